@@ -11,6 +11,8 @@ from render.spec import Argument, Form, Operation, Spec
 from render.text import MAX_LINE, NOTE, docstring, folded, imports_for, order, runtime_homes
 
 INDENT = "    "
+LENGTH = re.compile(r"^num_|_len$")
+"""Out-parameters of C that receive the length of another one."""
 
 
 def render(spec: Spec) -> dict[str, str]:
@@ -51,7 +53,7 @@ class Facade:
         homes |= {form.name: f"{module}.{self._module_of(form)}" for form in self.spec.forms(self.language) if form.word == "function"}
         homes |= dict.fromkeys(enums.exported(self.spec, self.language), f"{module}.enums")
         if self.language == "python":
-            homes |= {"OrtValue": "ortrain.runtime.values", "SessionOptions": "ortrain.runtime.options"}
+            homes |= {"OrtValue": "ortrain.runtime.values", "SessionOptions": "ortrain.runtime.options", "FlatBuffer": "ortrain.runtime.flat_buffers"}
         return homes
 
     def _mixins(self) -> dict[str, dict[str, Any]]:
@@ -317,7 +319,7 @@ class Facade:
                 if argument.role == "parameter":
                     about[argument.name] = operation.parameters[argument.of].doc
                 elif argument.role == "result" and operation.result_doc:
-                    about[argument.name] = f"receives {operation.result_doc}"
+                    about[argument.name] = "receives their number" if LENGTH.search(argument.name) else f"receives {operation.result_doc}"
         sentences = [f"{name}: {doc}." for name, doc in about.items()]
         constructs = any(form.name == form.owner for form in forms)
         if operation.result_doc and not constructs and not any(argument.result for form in forms for argument in form.arguments):

@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, overload
 
 import numpy as np
 
-from ortrain._facade_runtime.lifetime import Holder, RunOptionsHolder, SessionHolder, SessionOptionsHolder, StateHolder, ValueHolder
+from ortrain._facade_runtime.lifetime import FlatBufferHolder, Holder, RunOptionsHolder, SessionHolder, SessionOptionsHolder, StateHolder, ValueHolder
 from ortrain._facade_runtime.tensors import tensor_over
 from ortrain.errors import UseAfterRelease
 from ortrain.runtime.values import OrtValue
@@ -44,6 +44,10 @@ class DisposableState(Disposable, StateHolder):
 
 class DisposableValue(Disposable, ValueHolder):
     """Holds a tensor."""
+
+
+class DisposableFlatBuffer(Disposable, FlatBufferHolder):
+    """Holds a flat buffer."""
 
 
 class DisposableSessionOptions(Disposable, SessionOptionsHolder):

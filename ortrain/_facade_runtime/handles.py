@@ -21,6 +21,9 @@ T = TypeVar("T")
 API_VERSION = 19
 """The newest version of the C API that GetApi supports; all versions from 1 on have the same table."""
 
+EXTENSIONS_VERSION = 1
+"""The newest version of the table of ortrain's own functions."""
+
 
 class MemoryInfo:
     """The location of memory: the CPU."""
@@ -49,6 +52,10 @@ class AllocatedFloat(float, Allocation):
 
 class AllocatedBytes(bytes, Allocation):
     """A void* with a length."""
+
+
+class AllocatedArray(list[Any], Allocation):
+    """An array of handles."""
 
 
 class AllocatedMemory(Allocation):
@@ -80,6 +87,10 @@ class Allocator:
     def buffer(self, data: bytes) -> AllocatedBytes:
         """Return bytes for the caller to free."""
         return AllocatedBytes(data)
+
+    def array(self, handles: Sequence[Holder[Any]]) -> AllocatedArray:
+        """Return an array of handles for the caller to free, after it has released them."""
+        return AllocatedArray(handles)
 
     def tensor(self, value: OrtValue) -> OrtValue:
         """Return a tensor for the caller to release."""
@@ -166,6 +177,13 @@ def put_data(buffer: BoxLike, length: BoxLike, allocator: Allocator, found: byte
     put(length, len(found))
 
 
+def put_array(array: BoxLike, length: BoxLike, allocator: Allocator, found: Sequence[Holder[Any]]) -> None:
+    """Set an array of handles and its length; both or neither."""
+    check_box(length)
+    put(array, allocator.array(found))
+    put(length, len(found))
+
+
 def typed_property(kind: Any, value: Any) -> PropertyValue:
     """Return a property value of a type that the caller specifies. Raises PropertyTypeError when it is not of that type."""
     number_of_kind = integer(kind, "property_type")
@@ -181,6 +199,11 @@ def typed_property(kind: Any, value: Any) -> PropertyValue:
 def table_of(kind: type[T], version: int) -> T | None:
     """Return the function table of a version of the C API, None for an unknown version."""
     return kind() if 1 <= version <= API_VERSION else None
+
+
+def extensions_of(kind: type[T], version: int) -> T | None:
+    """Return the table of ortrain's own functions of a version, None for an unknown version."""
+    return kind() if 1 <= version <= EXTENSIONS_VERSION else None
 
 
 def version_string() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from ortrain.errors import ArgumentTypeError, InvalidStateError, UseAfterRelease
+from ortrain.runtime.flat_buffers import FlatBuffer
 from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.state import TrainingState
 from ortrain.runtime.values import OrtValue
@@ -84,6 +85,14 @@ class ValueHolder(Holder[OrtValue]):
 
     @property
     def _value(self) -> OrtValue:
+        return self._open()
+
+
+class FlatBufferHolder(Holder[FlatBuffer]):
+    """Holds a flat buffer of a session, whose memory it keeps alive."""
+
+    @property
+    def _buffer(self) -> FlatBuffer:
         return self._open()
 
 

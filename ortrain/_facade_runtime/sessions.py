@@ -10,6 +10,7 @@ import numpy as np
 from ortrain._facade_runtime.lifetime import Environment
 from ortrain._facade_runtime.tensors import TypeAndShape
 from ortrain.errors import InvalidArgumentError, InvalidStateError, OutputShapeError, ParameterShapeError, ParameterTypeError, UnsupportedDeviceError
+from ortrain.runtime.flat_buffers import FlatBuffer
 from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.seed import set_seed
 from ortrain.runtime.state import TrainingState
@@ -99,6 +100,14 @@ def copy_parameters_to(session: TrainingSession, buffer: OrtValue, trainable_onl
 def copy_buffer_by_size(session: TrainingSession, buffer: OrtValue) -> None:
     """Copy a buffer into the parameters; its size selects the trainable ones or all. Raises ParameterShapeError for any other size."""
     session.from_buffer(buffer.numpy())
+
+
+def moment_buffers(session: TrainingSession, name: str) -> list[FlatBuffer]:
+    """Return the flat buffers of one of the optimizer's moments. Raises InvalidArgumentError for a name that is not a moment's."""
+    moments = session.moment_buffers()
+    if name not in moments:
+        raise InvalidArgumentError(f"expected the name of one of the optimizer's moments, {list(moments)}, got {name!r}")
+    return moments[name]
 
 
 def set_option(options: Any, name: str, value: Any) -> None:

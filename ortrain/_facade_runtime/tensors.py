@@ -11,6 +11,7 @@ from ortrain._facade_runtime.arguments import integer, listed, texts
 from ortrain._facade_runtime.lifetime import Holder
 from ortrain.dtypes import EXTENSIONS, NAMES, NUMBERS, name_of, numpy_dtype
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError
+from ortrain.runtime.flat_buffers import FlatBuffer
 from ortrain.runtime.values import OrtValue
 
 
@@ -103,6 +104,16 @@ def flat(value: OrtValue, writable: bool = True) -> np.ndarray:
         view = view.view()
         view.flags.writeable = False
     return view
+
+
+def buffer_value(buffer: FlatBuffer) -> OrtValue:
+    """Return a tensor over the memory of a flat buffer, [n]."""
+    return OrtValue(buffer.array)
+
+
+def buffer_view(buffer: FlatBuffer, name: str) -> OrtValue:
+    """Return a tensor over the part of a flat buffer that belongs to a parameter. Raises ParameterNotFoundError for one that it does not hold."""
+    return OrtValue(buffer.view(name))
 
 
 def fill_strings(value: OrtValue, strings: Any, length: int | None = None) -> None:

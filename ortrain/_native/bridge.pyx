@@ -9,8 +9,9 @@ from libc.string cimport strdup
 cimport cython
 cimport numpy as cnp
 from ortrain._core.fast_path cimport FastPath
-from ortrain._native.values cimport (Call, Content, Description, Descriptions, Failure, Metadata, ModelInterface, PropertyValue, Settings, Source, Strings,
-                                     TrainingNames, array_of, cbool, content_of, describe, set_strings, text_copy, value_of, view_of)
+from ortrain._native.values cimport (BufferContents, BufferKind, BufferList, Call, Content, Description, Descriptions, Failure, Metadata, ModelInterface,
+                                     PropertyValue, Settings, Source, Strings, TrainingNames, array_of, cbool, content_of, describe, set_strings, text_copy,
+                                     value_of, view_of, GRADIENTS, MOMENTS, PARAMETERS)
 
 import atexit
 import gc
@@ -60,6 +61,9 @@ cdef extern from "bridge.h":
         int (*copy_parameters)(void *, Content *, cbool, Failure *) noexcept nogil
         int (*copy_buffer)(void *, Content *, cbool, Failure *) noexcept nogil
         int (*export_model)(void *, const char *, const char *const *, size_t, Failure *) noexcept nogil
+        int (*moment_names)(void *, Strings *, Failure *) noexcept nogil
+        int (*flat_buffers)(void *, BufferKind, const char *, BufferList *, Failure *) noexcept nogil
+        int (*buffer_value)(void *, const char *, Content **, Failure *) noexcept nogil
         void (*close_training_session)(void *) noexcept nogil
         int (*create_session)(const Settings *, const Source *, ModelInterface *, void **, Failure *) noexcept nogil
         int (*run)(void *, const Call *, Failure *) noexcept nogil
@@ -395,6 +399,64 @@ cdef int export_model(void *made, const char *path, const char *const *names, si
         return fail(failure, error)
 
 
+# ---- flat buffers
+
+cdef int moment_names(void *made, Strings *names, Failure *failure) noexcept with gil:
+    try:
+        set_strings(names, list((<Training>made).session.moment_buffers()))
+        return 0
+    except BaseException as error:
+        return fail(failure, error)
+
+
+cdef list buffers_of(object session, BufferKind kind, const char *moment):
+    """Return the flat buffers of a session. moment: the name of the moment."""
+    if kind == GRADIENTS:
+        return session.gradient_buffers()
+    if kind == PARAMETERS:
+        return session.parameter_buffers()
+    if kind == MOMENTS:
+        return sessions.moment_buffers(session, text_of(moment))
+    return session.running_statistics_buffers()
+
+
+cdef int set_contents(BufferContents *contents, object buffer) except -1:
+    """Set the contents of a flat buffer."""
+    cdef Py_ssize_t index
+    contents.offsets = <size_t *>calloc(len(buffer.offsets) + 1, sizeof(size_t))
+    if contents.offsets == NULL:
+        raise MemoryError
+    for index, offset in enumerate(buffer.offsets.values()):
+        contents.offsets[index] = offset
+    set_strings(&contents.names, list(buffer.offsets))
+    contents.object = handed_over(buffer)
+    return 0
+
+
+cdef int flat_buffers(void *made, BufferKind kind, const char *moment, BufferList *buffers, Failure *failure) noexcept with gil:
+    try:
+        found = buffers_of((<Training>made).session, kind, moment)
+        buffers.items = <BufferContents *>calloc(len(found) + 1, sizeof(BufferContents))
+        if buffers.items == NULL:
+            raise MemoryError
+        for buffer in found:
+            set_contents(&buffers.items[buffers.count], buffer)
+            buffers.count += 1
+        return 0
+    except BaseException as error:
+        return fail(failure, error)
+
+
+cdef int buffer_value(void *made, const char *parameter, Content **content, Failure *failure) noexcept with gil:
+    try:
+        content[0] = content_of((<object>made).array if parameter == NULL else (<object>made).view(text_of(parameter)))
+        return 0
+    except BaseException as error:
+        return fail(failure, error)
+
+
+# ---- the end of a training session
+
 cdef void close_object(object made) noexcept:
     """Close a session; an error has nobody to tell."""
     try:
@@ -491,6 +553,7 @@ bridge.optimizer_step, bridge.reset_gradients = optimizer_step, reset_gradients
 bridge.set_learning_rate, bridge.get_learning_rate = set_learning_rate, get_learning_rate
 bridge.register_linear_schedule, bridge.schedule_step, bridge.parameters_size = register_linear_schedule, schedule_step, parameters_size
 bridge.copy_parameters, bridge.copy_buffer, bridge.export_model = copy_parameters, copy_buffer, export_model
+bridge.moment_names, bridge.flat_buffers, bridge.buffer_value = moment_names, flat_buffers, buffer_value
 bridge.close_training_session, bridge.create_session, bridge.run = close_training_session, create_session, run
 bridge.end_profiling, bridge.close_session = end_profiling, close_session
 

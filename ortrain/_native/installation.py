@@ -11,7 +11,7 @@ from ortrain.errors import ArtifactNotFoundError
 from ortrain.formats.atomic_files import replace_files
 
 HERE = Path(__file__).resolve().parent
-HEADER = "ortrain_c_api.h"
+HEADERS = ("ortrain_c_api.h", "ortrain_extensions.h")
 PKG_CONFIG = """prefix=${{pcfiledir}}
 includedir=${{prefix}}/include
 
@@ -53,8 +53,7 @@ def install(directory: str | os.PathLike[str]) -> list[Path]:
         folder / source.name: source.read_bytes(),
         folder / SIDECAR: where.encode("utf-8", "surrogateescape"),
         folder / "libonnxruntime.pc": PKG_CONFIG.format(version=version_of(source)).encode(),
-        folder / "include" / HEADER: (HERE / "include" / HEADER).read_bytes(),
-    }
+    } | {folder / "include" / name: (HERE / "include" / name).read_bytes() for name in HEADERS}
     replace_files({path: [data] for path, data in contents.items()})        # programs keep the file of a library that they have loaded
     links = [folder / name for name in links_of(source)]
     for link in links:

@@ -34,6 +34,7 @@ from ortrain.runtime.values import OrtValue
 from ortrain.training.session import TrainingSession
 
 register_operators = load_operators
+moment_buffers = sessions.moment_buffers
 register_linear_schedule = sessions.register_linear_lr_scheduler
 set_seed = sessions.set_seed
 

@@ -80,6 +80,21 @@ cdef extern from "bridge.h":
         float number
         char *text
 
+    ctypedef enum BufferKind:
+        GRADIENTS
+        PARAMETERS
+        MOMENTS
+        RUNNING_STATISTICS
+
+    ctypedef struct BufferContents:
+        void *object
+        Strings names
+        size_t *offsets
+
+    ctypedef struct BufferList:
+        size_t count
+        BufferContents *items
+
     ctypedef struct Call:
         const uint8_t *terminate
         size_t n_inputs, n_outputs

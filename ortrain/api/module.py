@@ -12,6 +12,7 @@ import numpy as np
 from ortrain._facade_runtime import arguments, lifetime, sessions
 from ortrain._facade_runtime.modules import ModuleBase
 from ortrain.api.checkpoint_state import CheckpointState
+from ortrain.runtime.flat_buffers import FlatBuffer
 from ortrain.runtime.options import SessionOptions
 from ortrain.runtime.values import OrtValue, as_array
 
@@ -130,6 +131,31 @@ class Module(ModuleBase):
 
         From OrtTrainingApi::CopyBufferToParameters."""
         self._session.from_buffer(as_array(buffer, "float32", "buffer"), arguments.flag(trainable_only, "trainable_only"))
+
+    def gradient_buffers(self) -> list[FlatBuffer]:
+        """Return the gradients of the parameters that are not frozen as flat buffers, one per element type, several where frozen parameters lie between.
+        What is written into them between a train step and the optimizer step is what the optimizer uses. Train steps keep all gradients from then on.
+
+        Returns the buffers, views of the session's memory that show the gradients of later steps until parameters are frozen or unfrozen.
+
+        Raises InvalidStateError (the session has the option optimizer_in_backward, the gradients are not valid, or the state is nominal)."""
+        return self._session.gradient_buffers()
+
+    def parameter_buffers(self) -> list[FlatBuffer]:
+        """Return the trainable parameters that are not frozen as flat buffers, in the layout of the gradients.
+
+        Returns the buffers, views of the session's memory.
+
+        Raises InvalidStateError (the state is nominal)."""
+        return self._session.parameter_buffers()
+
+    def running_statistics_buffers(self) -> list[FlatBuffer]:
+        """Return the running means and variances that the training model's batch normalizations update as flat buffers.
+
+        Returns the buffers, views of the session's memory; none without batch normalization.
+
+        Raises InvalidStateError (the state is nominal)."""
+        return self._session.running_statistics_buffers()
 
     def freeze(self, *names: str) -> None:
         """Exclude trainable parameters from optimizer steps; their gradients are still computed.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ortrain._facade_runtime import arguments, modules, sessions
 from ortrain._facade_runtime.modules import PartOfSession
 from ortrain.api.module import Module
+from ortrain.runtime.flat_buffers import FlatBuffer
 
 if TYPE_CHECKING:
     import onnx
@@ -56,3 +57,20 @@ class Optimizer(PartOfSession):
 
         From OrtTrainingApi::GetLearningRate."""
         return self._session.learning_rate
+
+    def moment_names(self) -> list[str]:
+        """List the optimizer's moments, as checkpoints name them: momentum0 and momentum1 for AdamW.
+
+        Returns the names; none without an optimizer.
+
+        Raises InvalidStateError (the state is nominal)."""
+        return list(self._session.moment_buffers())
+
+    def moment_buffers(self, name: str) -> list[FlatBuffer]:
+        """Return one of the optimizer's moments of the parameters that are not frozen as flat buffers, in the layout of the gradients where it has the
+        shapes of the parameters.
+
+        name: the moment's name. Returns the buffers, views of the session's memory; none for a moment that the optimizer's settings leave out.
+
+        Raises InvalidArgumentError (the optimizer has no moment of that name); InvalidStateError (the state is nominal)."""
+        return sessions.moment_buffers(self._session, arguments.text(name, "name"))

@@ -57,6 +57,7 @@ from ortrain.capi.handles import (
     OrtAllocator,
     OrtCheckpointState,
     OrtEnv,
+    OrtFlatBuffer,
     OrtMemoryInfo,
     OrtRunOptions,
     OrtSessionOptions,
@@ -64,8 +65,9 @@ from ortrain.capi.handles import (
     OrtTrainingSession,
     OrtValue,
 )
-from ortrain.capi.ort_api import OrtApi, OrtApiBase, OrtGetApiBase
+from ortrain.capi.ort_api import OrtApi, OrtApiBase, OrtGetApiBase, OrtGetTrainingExtensions
 from ortrain.capi.training_api import OrtTrainingApi
+from ortrain.capi.training_extensions import OrtTrainingExtensions
 
 __all__ = [
     "ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16",
@@ -113,8 +115,10 @@ __all__ = [
     "OrtDeviceAllocator",
     "OrtEnv",
     "OrtErrorCode",
+    "OrtFlatBuffer",
     "OrtFloatProperty",
     "OrtGetApiBase",
+    "OrtGetTrainingExtensions",
     "OrtIntProperty",
     "OrtInvalidAllocator",
     "OrtLoggingLevel",
@@ -130,6 +134,7 @@ __all__ = [
     "OrtStringProperty",
     "OrtTensorTypeAndShapeInfo",
     "OrtTrainingApi",
+    "OrtTrainingExtensions",
     "OrtTrainingSession",
     "OrtValue",
 ]

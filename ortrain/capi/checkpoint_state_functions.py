@@ -65,7 +65,7 @@ class CheckpointStateFunctions:
         """Return the state as the bytes of a checkpoint file.
 
         include_optimizer_state: whether the optimizer's moments and step are in the bytes. checkpoint_buffer: receives the bytes of the file.
-        num_bytes: receives the bytes of the file.
+        num_bytes: receives their number.
 
         Status: InvalidArgumentError (the state has 2 GB or more)."""
         return outcomes.status(lambda: handles.put_data(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,11 @@ def infer(path: str, inputs: list[Any]) -> list[Any]:
     """Run a model for inference that a call has written."""
     session = InferenceSession(path)
     return [encoded(array) for array in session.run(None, {kind.name: array for kind, array in zip(session.get_inputs(), inputs, strict=True)})]
+
+
+def mean(tensors: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the mean of tensors of one shape, as several workers compute that of their gradients."""
+    return tensors[0] | {"data": [sum(elements) / len(elements) for elements in zip(*(tensor["data"] for tensor in tensors), strict=True)]}
 
 
 def decoded_arguments(message: dict[str, Any]) -> dict[str, Any]:
@@ -101,6 +106,8 @@ class _Run:
 
     def _saved(self, value: Any) -> set[str]:
         """Return the names of saved results that a call compares with or passes on."""
+        if isinstance(value, dict) and set(value) == {"mean_of"}:
+            return set(value["mean_of"])
         if isinstance(value, dict):
             return {value["saved"]} if "saved" in value else {name for item in value.values() for name in self._saved(item)}
         return {name for item in value for name in self._saved(item)} if isinstance(value, list) else set()
@@ -113,6 +120,8 @@ class _Run:
         if isinstance(value, dict) and "saved" in value:
             saved = self.values[value["saved"]]
             return saved[value["at"]] if "at" in value else saved
+        if isinstance(value, dict) and set(value) == {"mean_of"}:
+            return mean([self.values[name] for name in value["mean_of"]])
         if isinstance(value, dict):
             return {name: self._with_values(item) for name, item in value.items()}
         return [self._with_values(item) for item in value] if isinstance(value, list) else value

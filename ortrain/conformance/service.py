@@ -58,9 +58,14 @@ class Service:
         try:
             return {"result": encoded(result)}
         except TypeError:
-            name = str(message.get("as", "object"))
-            self.objects[name] = result
-            return {"result": {"object": name}}
+            return {"result": self._kept(str(message.get("as", "object")), result)}
+
+    def _kept(self, name: str, result: Any) -> Any:
+        """Keep an object, or each of a list of objects as `name[0]`, `name[1]`…; return the reply's result."""
+        if isinstance(result, list):
+            return [self._kept(f"{name}[{number}]", item) for number, item in enumerate(result)]
+        self.objects[name] = result
+        return {"object": name}
 
     def _object(self, name: Any) -> Any:
         if name not in self.objects:

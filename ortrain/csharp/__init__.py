@@ -8,13 +8,14 @@ from ortrain.csharp.enums import ErrorCode, OrtLoggingLevel, TensorElementType
 from ortrain.csharp.options import RunOptions, SessionOptions
 from ortrain.csharp.training_session import TrainingSession
 from ortrain.csharp.training_utils import TrainingUtils
-from ortrain.csharp.values import DisposableNamedOnnxValue, FixedBufferOnnxValue, OrtTensorTypeAndShapeInfo, OrtValue
+from ortrain.csharp.values import DisposableNamedOnnxValue, FixedBufferOnnxValue, FlatBuffer, OrtTensorTypeAndShapeInfo, OrtValue
 
 __all__ = [
     "CheckpointState",
     "DisposableNamedOnnxValue",
     "ErrorCode",
     "FixedBufferOnnxValue",
+    "FlatBuffer",
     "IDisposableReadOnlyCollection",
     "OnnxRuntimeException",
     "OrtLoggingLevel",

@@ -11,7 +11,7 @@ from ortrain._facade_runtime import arguments, disposal, lifetime, outcomes, ove
 from ortrain._facade_runtime.disposal import DisposableSession, IDisposableReadOnlyCollection
 from ortrain.csharp.checkpoint_state import CheckpointState
 from ortrain.csharp.options import RunOptions, SessionOptions
-from ortrain.csharp.values import DisposableNamedOnnxValue, FixedBufferOnnxValue, OrtValue
+from ortrain.csharp.values import DisposableNamedOnnxValue, FixedBufferOnnxValue, FlatBuffer, OrtValue
 
 
 class TrainingSession(DisposableSession):
@@ -201,6 +201,52 @@ class TrainingSession(DisposableSession):
             arguments.value(ortValue, "ortValue", OrtValue).numpy(),
             arguments.flag(onlyTrainable, "onlyTrainable"),
         ))
+
+    def GradientBuffers(self) -> IDisposableReadOnlyCollection[FlatBuffer]:
+        """Return the gradients of the parameters that are not frozen as flat buffers, one per element type, several where frozen parameters lie between.
+        What is written into them between a train step and the optimizer step is what the optimizer uses. Train steps keep all gradients from then on.
+
+        Returns the buffers, views of the session's memory that show the gradients of later steps until parameters are frozen or unfrozen.
+
+        Raises OnnxRuntimeException: InvalidStateError (the session has the option optimizer_in_backward, the gradients are not valid, or the state is
+        nominal)."""
+        return outcomes.throwing(lambda: IDisposableReadOnlyCollection(FlatBuffer._of(one) for one in self._session.gradient_buffers()))
+
+    def ParameterBuffers(self) -> IDisposableReadOnlyCollection[FlatBuffer]:
+        """Return the trainable parameters that are not frozen as flat buffers, in the layout of the gradients.
+
+        Returns the buffers, views of the session's memory.
+
+        Raises OnnxRuntimeException: InvalidStateError (the state is nominal)."""
+        return outcomes.throwing(lambda: IDisposableReadOnlyCollection(FlatBuffer._of(one) for one in self._session.parameter_buffers()))
+
+    def MomentNames(self) -> list[str]:
+        """List the optimizer's moments, as checkpoints name them: momentum0 and momentum1 for AdamW.
+
+        Returns the names; none without an optimizer.
+
+        Raises OnnxRuntimeException: InvalidStateError (the state is nominal)."""
+        return outcomes.throwing(lambda: list(self._session.moment_buffers()))
+
+    def MomentBuffers(self, name: str) -> IDisposableReadOnlyCollection[FlatBuffer]:
+        """Return one of the optimizer's moments of the parameters that are not frozen as flat buffers, in the layout of the gradients where it has the
+        shapes of the parameters.
+
+        name: the moment's name. Returns the buffers, views of the session's memory; none for a moment that the optimizer's settings leave out.
+
+        Raises OnnxRuntimeException: InvalidArgumentError (the optimizer has no moment of that name); InvalidStateError (the state is nominal)."""
+        return outcomes.throwing(lambda: IDisposableReadOnlyCollection(FlatBuffer._of(one) for one in sessions.moment_buffers(
+            self._session,
+            arguments.text(name, "name"),
+        )))
+
+    def RunningStatisticsBuffers(self) -> IDisposableReadOnlyCollection[FlatBuffer]:
+        """Return the running means and variances that the training model's batch normalizations update as flat buffers.
+
+        Returns the buffers, views of the session's memory; none without batch normalization.
+
+        Raises OnnxRuntimeException: InvalidStateError (the state is nominal)."""
+        return outcomes.throwing(lambda: IDisposableReadOnlyCollection(FlatBuffer._of(one) for one in self._session.running_statistics_buffers()))
 
     def Freeze(self, parameterNames: Sequence[str]) -> None:
         """Exclude trainable parameters from optimizer steps; their gradients are still computed.

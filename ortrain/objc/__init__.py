@@ -27,13 +27,14 @@ from ortrain.objc.enums import (
 from ortrain.objc.options import ORTEnv, ORTSessionOptions
 from ortrain.objc.training import ORTSetSeed
 from ortrain.objc.training_session import ORTTrainingSession
-from ortrain.objc.values import ORTTensorTypeAndShapeInfo, ORTValue
+from ortrain.objc.values import ORTFlatBuffer, ORTTensorTypeAndShapeInfo, ORTValue
 
 __all__ = [
     "Box",
     "NSError",
     "ORTCheckpoint",
     "ORTEnv",
+    "ORTFlatBuffer",
     "ORTLoggingLevel",
     "ORTLoggingLevelError",
     "ORTLoggingLevelFatal",

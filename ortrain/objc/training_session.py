@@ -11,7 +11,7 @@ from ortrain._facade_runtime import arguments, lifetime, outcomes, sessions
 from ortrain._facade_runtime.apple import AppleSession
 from ortrain.objc.checkpoint import ORTCheckpoint
 from ortrain.objc.options import ORTEnv, ORTSessionOptions
-from ortrain.objc.values import ORTValue
+from ortrain.objc.values import ORTFlatBuffer, ORTValue
 
 
 class ORTTrainingSession(AppleSession):
@@ -228,6 +228,49 @@ class ORTTrainingSession(AppleSession):
 
         From OrtTrainingApi::CopyBufferToParameters."""
         return outcomes.boxed_success(error, lambda: sessions.copy_buffer_by_size(self._session, arguments.value(buffer, "buffer", ORTValue)))
+
+    def gradientBuffersWithError_(self, error: outcomes.BoxLike | None) -> list[ORTFlatBuffer] | None:
+        """Return the gradients of the parameters that are not frozen as flat buffers, one per element type, several where frozen parameters lie between.
+        What is written into them between a train step and the optimizer step is what the optimizer uses. Train steps keep all gradients from then on.
+
+        Returns the buffers, views of the session's memory that show the gradients of later steps until parameters are frozen or unfrozen.
+
+        Fills error with an NSError: InvalidStateError (the session has the option optimizer_in_backward, the gradients are not valid, or the state is
+        nominal)."""
+        return outcomes.boxed(error, None, lambda: [ORTFlatBuffer._of(one) for one in self._session.gradient_buffers()])
+
+    def parameterBuffersWithError_(self, error: outcomes.BoxLike | None) -> list[ORTFlatBuffer] | None:
+        """Return the trainable parameters that are not frozen as flat buffers, in the layout of the gradients.
+
+        Returns the buffers, views of the session's memory.
+
+        Fills error with an NSError: InvalidStateError (the state is nominal)."""
+        return outcomes.boxed(error, None, lambda: [ORTFlatBuffer._of(one) for one in self._session.parameter_buffers()])
+
+    def momentNamesWithError_(self, error: outcomes.BoxLike | None) -> list[str] | None:
+        """List the optimizer's moments, as checkpoints name them: momentum0 and momentum1 for AdamW.
+
+        Returns the names; none without an optimizer.
+
+        Fills error with an NSError: InvalidStateError (the state is nominal)."""
+        return outcomes.boxed(error, None, lambda: list(self._session.moment_buffers()))
+
+    def momentBuffersWithName_error_(self, name: str, error: outcomes.BoxLike | None) -> list[ORTFlatBuffer] | None:
+        """Return one of the optimizer's moments of the parameters that are not frozen as flat buffers, in the layout of the gradients where it has the
+        shapes of the parameters.
+
+        name: the moment's name. Returns the buffers, views of the session's memory; none for a moment that the optimizer's settings leave out.
+
+        Fills error with an NSError: InvalidArgumentError (the optimizer has no moment of that name); InvalidStateError (the state is nominal)."""
+        return outcomes.boxed(error, None, lambda: [ORTFlatBuffer._of(one) for one in sessions.moment_buffers(self._session, arguments.text(name, "name"))])
+
+    def runningStatisticsBuffersWithError_(self, error: outcomes.BoxLike | None) -> list[ORTFlatBuffer] | None:
+        """Return the running means and variances that the training model's batch normalizations update as flat buffers.
+
+        Returns the buffers, views of the session's memory; none without batch normalization.
+
+        Fills error with an NSError: InvalidStateError (the state is nominal)."""
+        return outcomes.boxed(error, None, lambda: [ORTFlatBuffer._of(one) for one in self._session.running_statistics_buffers()])
 
     def freezeParameterNames_error_(self, parameterNames: Sequence[str], error: outcomes.BoxLike | None) -> bool:
         """Exclude trainable parameters from optimizer steps; their gradients are still computed.

@@ -7,12 +7,13 @@ from ortrain.swift.enums import ORTLoggingLevel, ORTTensorElementDataType
 from ortrain.swift.options import ORTEnv, ORTSessionOptions
 from ortrain.swift.training import ORTSetSeed
 from ortrain.swift.training_session import ORTTrainingSession
-from ortrain.swift.values import ORTTensorTypeAndShapeInfo, ORTValue
+from ortrain.swift.values import ORTFlatBuffer, ORTTensorTypeAndShapeInfo, ORTValue
 
 __all__ = [
     "ORTCheckpoint",
     "ORTEnv",
     "ORTError",
+    "ORTFlatBuffer",
     "ORTLoggingLevel",
     "ORTSessionOptions",
     "ORTSetSeed",

@@ -11,7 +11,7 @@ from ortrain._facade_runtime import arguments, lifetime, outcomes, overloads, se
 from ortrain._facade_runtime.lifetime import SessionHolder
 from ortrain.swift.checkpoint import ORTCheckpoint
 from ortrain.swift.options import ORTEnv, ORTSessionOptions
-from ortrain.swift.values import ORTValue
+from ortrain.swift.values import ORTFlatBuffer, ORTValue
 
 
 class ORTTrainingSession(SessionHolder):
@@ -193,6 +193,48 @@ class ORTTrainingSession(SessionHolder):
 
         From OrtTrainingApi::CopyBufferToParameters."""
         outcomes.raising(lambda: sessions.copy_buffer_by_size(self._session, arguments.value(with_, "with_", ORTValue)))
+
+    def gradientBuffers(self) -> list[ORTFlatBuffer]:
+        """Return the gradients of the parameters that are not frozen as flat buffers, one per element type, several where frozen parameters lie between.
+        What is written into them between a train step and the optimizer step is what the optimizer uses. Train steps keep all gradients from then on.
+
+        Returns the buffers, views of the session's memory that show the gradients of later steps until parameters are frozen or unfrozen.
+
+        Raises ORTError: InvalidStateError (the session has the option optimizer_in_backward, the gradients are not valid, or the state is nominal)."""
+        return outcomes.raising(lambda: [ORTFlatBuffer._of(one) for one in self._session.gradient_buffers()])
+
+    def parameterBuffers(self) -> list[ORTFlatBuffer]:
+        """Return the trainable parameters that are not frozen as flat buffers, in the layout of the gradients.
+
+        Returns the buffers, views of the session's memory.
+
+        Raises ORTError: InvalidStateError (the state is nominal)."""
+        return outcomes.raising(lambda: [ORTFlatBuffer._of(one) for one in self._session.parameter_buffers()])
+
+    def momentNames(self) -> list[str]:
+        """List the optimizer's moments, as checkpoints name them: momentum0 and momentum1 for AdamW.
+
+        Returns the names; none without an optimizer.
+
+        Raises ORTError: InvalidStateError (the state is nominal)."""
+        return outcomes.raising(lambda: list(self._session.moment_buffers()))
+
+    def momentBuffers(self, *, withName: str) -> list[ORTFlatBuffer]:
+        """Return one of the optimizer's moments of the parameters that are not frozen as flat buffers, in the layout of the gradients where it has the
+        shapes of the parameters.
+
+        withName: the moment's name. Returns the buffers, views of the session's memory; none for a moment that the optimizer's settings leave out.
+
+        Raises ORTError: InvalidArgumentError (the optimizer has no moment of that name); InvalidStateError (the state is nominal)."""
+        return outcomes.raising(lambda: [ORTFlatBuffer._of(one) for one in sessions.moment_buffers(self._session, arguments.text(withName, "withName"))])
+
+    def runningStatisticsBuffers(self) -> list[ORTFlatBuffer]:
+        """Return the running means and variances that the training model's batch normalizations update as flat buffers.
+
+        Returns the buffers, views of the session's memory; none without batch normalization.
+
+        Raises ORTError: InvalidStateError (the state is nominal)."""
+        return outcomes.raising(lambda: [ORTFlatBuffer._of(one) for one in self._session.running_statistics_buffers()])
 
     def freeze(self, *, parameterNames: Sequence[str]) -> None:
         """Exclude trainable parameters from optimizer steps; their gradients are still computed.

@@ -38,6 +38,20 @@ def dropout():
     return model(nodes, initializers, ["batch", 8], ["batch", 4])
 
 
+def normalized():
+    """x [batch, 3] -> Gemm, BatchNormalization, Gemm -> scores [batch, 3]."""
+    random = np.random.default_rng(9)
+    initializers = {"fc1.weight": random.standard_normal((4, 3)).astype(np.float32), "norm.scale": np.ones(4, np.float32), "norm.bias": np.zeros(4, np.float32),
+                    "norm.mean": np.zeros(4, np.float32), "norm.variance": np.ones(4, np.float32),
+                    "fc2.weight": random.standard_normal((3, 4)).astype(np.float32)}
+    nodes = [
+        helper.make_node("Gemm", ["x", "fc1.weight"], ["hidden"], "fc1", transB=1),
+        helper.make_node("BatchNormalization", ["hidden", "norm.scale", "norm.bias", "norm.mean", "norm.variance"], ["normal"], "norm"),
+        helper.make_node("Gemm", ["normal", "fc2.weight"], ["scores"], "fc2", transB=1),
+    ]
+    return model(nodes, initializers, ["batch", 3], ["batch", 3])
+
+
 def model(nodes, initializers, inputs, outputs):
     graph = helper.make_graph(
         nodes, "graph", [helper.make_tensor_value_info("x", TensorProto.FLOAT, inputs)], [helper.make_tensor_value_info("scores", TensorProto.FLOAT, outputs)],
@@ -46,13 +60,16 @@ def model(nodes, initializers, inputs, outputs):
 
 
 def make(folder):
-    """Write both sets of artifacts into subfolders of a folder."""
+    """Write the sets of artifacts into subfolders of a folder."""
     (folder / "classifier").mkdir(parents=True, exist_ok=True)
     onnx.save(classifier(), folder / "classifier" / "forward.onnx")
     generate_artifacts(classifier(), requires_grad=["fc1.weight", "fc2.weight", "fc2.bias"], frozen_params=["fc1.bias"], loss=LossType.CrossEntropyLoss,
                        optimizer=OptimType.AdamW, artifact_directory=folder / "classifier", additional_output_names=["scores"], nominal_checkpoint=True)
     (folder / "dropout").mkdir(parents=True, exist_ok=True)
     generate_artifacts(dropout(), requires_grad=["fc.weight"], loss=LossType.MSELoss, optimizer=OptimType.SGD, artifact_directory=folder / "dropout")
+    (folder / "normalized").mkdir(parents=True, exist_ok=True)
+    generate_artifacts(normalized(), requires_grad=["fc1.weight", "norm.scale", "norm.bias", "fc2.weight"], loss=LossType.CrossEntropyLoss,
+                       optimizer=OptimType.AdamW, artifact_directory=folder / "normalized")
 
 
 if __name__ == "__main__":

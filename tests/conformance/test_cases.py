@@ -17,7 +17,8 @@ from ortrain.conformance.service import Service
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = suite.load_cases()
-COMPOSED = {"c": {"checkpoint_state.parameter_names", "training_session.input_names", "training_session.output_names", "training_session.to_buffer"}}
+COMPOSED = {"c": {"checkpoint_state.parameter_names", "flat_buffer.parameter_names", "training_session.input_names", "training_session.moment_names",
+                  "training_session.output_names", "training_session.to_buffer"}}
 """Operations that a driver composes of several calls, because its language has no single one."""
 
 

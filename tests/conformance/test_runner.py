@@ -48,3 +48,19 @@ def test_a_case_goes_on_after_a_call_that_only_reads_and_is_absent():
 def test_a_case_ends_at_another_call_that_is_absent():
     outcome = run_case(without("training_session.train_step", eval_step={"result": 3}), CASES["an_input_is_missing"])
     assert (outcome.verdict, outcome.detail, outcome.shown) == ("absent", "training_session.train_step", [])
+
+
+class Unwritten:
+    """The C facade, in which nothing is written into flat buffers."""
+
+    def __init__(self):
+        self.service = Service(driver_for("c"))
+
+    def request(self, message):
+        arguments = {name: value for name, value in message.get("arguments", {}).items() if name != "write"}
+        return self.service.request({**message, "arguments": arguments})
+
+
+def test_gradients_that_are_not_averaged_fail_their_case():
+    outcome = run_case(Unwritten(), CASES["gradients_of_two_sessions_are_averaged"])
+    assert outcome.verdict == "failed" and "flat_buffer.value" in outcome.detail

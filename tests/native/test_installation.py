@@ -45,10 +45,10 @@ def probe(installation, tmp_path):
     return run
 
 
-def test_an_installation_has_the_library_its_links_a_header_and_a_pkg_config_file(installation):
+def test_an_installation_has_the_library_its_links_headers_and_a_pkg_config_file(installation):
     names = {path.relative_to(installation).as_posix() for path in installation.rglob("*")}
     assert names == {"libonnxruntime.so.1.19.2", "libonnxruntime.so.1", "libonnxruntime.so", "libonnxruntime.pc", "ortrain-native.cfg", "include",
-                     "include/ortrain_c_api.h"}
+                     "include/ortrain_c_api.h", "include/ortrain_extensions.h"}
     assert (installation / "libonnxruntime.so").resolve().name == "libonnxruntime.so.1.19.2"
     if shutil.which("pkg-config"):
         found = {option: subprocess.run(["pkg-config", option, "libonnxruntime"], env=os.environ | {"PKG_CONFIG_PATH": str(installation)}, check=True,

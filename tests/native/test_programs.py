@@ -34,6 +34,17 @@ def test_parameters_are_copied_to_a_buffer_of_the_program_and_back(build, run, s
     assert saved.properties["epoch"] == 1 and saved.properties["name"] == "digits"
 
 
+@pytest.mark.parametrize("published", [False, pytest.param(True, marks=needs_published)], ids=["own header", "published header"])
+def test_gradients_of_two_sessions_are_averaged_in_place(build, run, sanitized, published, tmp_path):
+    run(build("flat_buffers.c", published, sanitized), ARTIFACTS, tmp_path)
+    first, second, whole = (np.fromfile(tmp_path / f"{name}.bin", np.float32) for name in ("first", "second", "whole"))
+    with TrainingSession(ARTIFACTS / "training_model.onnx", TrainingState.load(ARTIFACTS / "checkpoint")) as untrained:
+        before = untrained.to_buffer(True)
+    assert first.tobytes() == second.tobytes()
+    np.testing.assert_allclose(first, whole, rtol=1e-5, atol=1e-6)
+    assert np.abs(whole - before).min() > 1e-5, "expected every parameter to have been trained"
+
+
 def test_steps_and_inference_copy_neither_inputs_nor_outputs_of_the_program(build, run):
     printed = run(build("copies.c", extra=["-rdynamic", "-fno-builtin"]), ARTIFACTS)
     assert printed == "training: 0 bytes of inputs, 0 of outputs\ninference: 0 bytes of inputs, 0 of outputs\n"

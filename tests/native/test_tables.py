@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import inspect
 import subprocess
 import sys
 import threading
@@ -12,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from ortrain._native.installation import library
+from ortrain.capi import OrtTrainingExtensions
 from ortrain.errors import ArtifactNotFoundError
 from tests.native.conftest import ARTIFACTS, compiler
 from tests.native.published import INCLUDE, needs_published
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "ortrain" / "_native" / "source"
+SOURCE, OWN_INCLUDE = ROOT / "ortrain" / "_native" / "source", ROOT / "ortrain" / "_native" / "include"
 NOT_IMPLEMENTED = 9
 
 
@@ -39,8 +41,9 @@ def facts(native):
 
 
 def compile_assertions(tmp_path, native, facts, include: Path, header: str, language: str) -> None:
-    """Compile a source that asserts position and signature of every slot, and the value of every enumerator, against a header."""
-    lines = ["#include <stddef.h>", f'#include "{header}"']
+    """Compile a source that asserts position and signature of every slot, and the value of every enumerator, against a header of ONNX Runtime's interface and
+    that of ortrain's own table."""
+    lines = ["#include <stddef.h>", f'#include "{header}"', f'#include "{OWN_INCLUDE / "ortrain_extensions.h"}"']
     if language == "c++":
         lines += ["#include <type_traits>", "#define SAME(a, b) std::is_same<a, b>::value", "#define ASSERT static_assert"]
     else:
@@ -70,7 +73,7 @@ def test_the_order_of_the_slots_agrees_with_the_last_slot_of_every_version(facts
 
 @pytest.mark.parametrize("language", ["c", "c++"])
 def test_every_slot_of_the_own_header_has_its_place_and_signature(tmp_path, native, facts, language):
-    compile_assertions(tmp_path, native, facts, ROOT / "ortrain" / "_native" / "include", "ortrain_c_api.h", language)
+    compile_assertions(tmp_path, native, facts, OWN_INCLUDE, "ortrain_c_api.h", language)
 
 
 @needs_published
@@ -78,14 +81,21 @@ def test_every_slot_of_the_published_header_has_its_place_and_signature(tmp_path
     compile_assertions(tmp_path, native, facts, INCLUDE, "onnxruntime_training_c_api.h", "c")
 
 
-def test_the_training_table_is_complete(native, facts):
-    assert {slot.state for slot in native.slots(facts, "OrtTrainingApi")} == {"done"}
+def test_the_tables_of_training_are_complete(native, facts):
+    for table in ("OrtTrainingApi", "OrtTrainingExtensions"):
+        assert {slot.state for slot in native.slots(facts, table)} == {"done"}
+
+
+def test_the_table_of_extensions_has_the_functions_of_the_c_facade(native, facts):
+    slots = {slot.name: slot.names for slot in native.slots(facts, "OrtTrainingExtensions")}
+    functions = {name: list(inspect.signature(function).parameters) for name, function in inspect.getmembers(OrtTrainingExtensions, inspect.isfunction)}
+    assert slots == functions
 
 
 def test_the_page_on_the_native_library_counts_the_slots(native, facts):
     page = (ROOT / "docs" / "native.md").read_text(encoding="utf-8")
     for state in native.STATES:
-        assert f"| {state} | {sum(slot.state == state for slot in native.slots(facts))} |" in page
+        assert f"| {state} | {sum(slot.state == state for table in native.PUBLISHED for slot in native.slots(facts, table))} |" in page
 
 
 def test_every_slot_that_is_done_has_a_function_in_the_sources(native, facts):
@@ -108,6 +118,8 @@ class Tables:
         self.addresses = self.read(get_api(19), native.slots(facts, "OrtApi"))
         training = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)(self.addresses["GetTrainingApi"])
         self.addresses |= self.read(training(19), native.slots(facts, "OrtTrainingApi"))
+        self.library.OrtGetTrainingExtensions.restype = ctypes.c_void_p
+        self.addresses |= self.read(self.library.OrtGetTrainingExtensions(1), native.slots(facts, "OrtTrainingExtensions"))
 
     @staticmethod
     def read(table, slots) -> dict[str, int]:

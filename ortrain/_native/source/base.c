@@ -1,4 +1,4 @@
-/* OrtGetApiBase and the tables by version. Every version has a prefix of the newest table. */
+/* OrtGetApiBase and the tables by version. Every version has a prefix of the newest table. OrtGetTrainingExtensions, which ONNX Runtime does not have. */
 #include "functions.h"
 #include "status.h"
 
@@ -7,6 +7,8 @@ static const OrtApi *ORT_API_CALL table_of_version(uint32_t version) { return ve
 static const char *ORT_API_CALL version_string(void) { return LIBRARY_VERSION; }
 
 const OrtTrainingApi *ORT_API_CALL api_GetTrainingApi(uint32_t version) { return version >= 1 && version <= ORT_API_VERSION ? &training_table : NULL; }
+
+ORT_EXPORT const OrtTrainingExtensions *ORT_API_CALL OrtGetTrainingExtensions(uint32_t version) { return version == 1 ? &extension_table : NULL; }
 
 #ifdef __linux__
 #define EXPORTED(name) exported_##name

@@ -107,6 +107,20 @@ typedef struct Call {
     const char *const *input_names, *const *output_names;      /* of a run */
 } Call;
 
+typedef enum BufferKind { GRADIENTS, PARAMETERS, MOMENTS, RUNNING_STATISTICS } BufferKind;
+
+/* A flat buffer of a session, and what is in it. */
+typedef struct BufferContents {
+    void *object;               /* Python's, to be given back with `release` */
+    Strings names;              /* of the parameters, in order */
+    size_t *offsets;            /* of their first elements */
+} BufferContents;
+
+typedef struct BufferList {
+    size_t count;
+    BufferContents *items;
+} BufferList;
+
 /* The functions of the engine. Each takes the GIL, and returns 0, or -1 after filling the Failure. `object` is what a create or load function has made; it is
    given back with `release`. */
 typedef struct Bridge {
@@ -140,6 +154,9 @@ typedef struct Bridge {
     int (*copy_parameters)(void *session, Content *buffer, bool trainable_only, Failure *failure);
     int (*copy_buffer)(void *session, Content *buffer, bool trainable_only, Failure *failure);
     int (*export_model)(void *session, const char *path, const char *const *names, size_t n_names, Failure *failure);
+    int (*moment_names)(void *session, Strings *names, Failure *failure);
+    int (*flat_buffers)(void *session, BufferKind kind, const char *moment, BufferList *buffers, Failure *failure);
+    int (*buffer_value)(void *buffer, const char *parameter, Content **content, Failure *failure);      /* NULL: the whole buffer */
     void (*close_training_session)(void *session);
 
     int (*create_session)(const Settings *settings, const Source *model, ModelInterface *found, void **session, Failure *failure);
@@ -150,7 +167,8 @@ typedef struct Bridge {
 
 /* Changes with the sizes of the structures; the factor is to be increased with a change that keeps them. */
 #define BRIDGE_LAYOUT \
-    (1 * 100000 + sizeof(Bridge) + sizeof(Content) + sizeof(Description) + sizeof(ModelInterface) + sizeof(Settings) + sizeof(TrainingNames) + sizeof(Call))
+    (1 * 100000 + sizeof(Bridge) + sizeof(Content) + sizeof(Description) + sizeof(ModelInterface) + sizeof(Settings) + sizeof(TrainingNames) + sizeof(Call) + \
+     sizeof(BufferContents))
 
 #define BRIDGE_CAPSULE "ortrain._native.bridge.table"
 

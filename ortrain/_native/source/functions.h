@@ -3,14 +3,14 @@
 #ifndef ORTRAIN_FUNCTIONS_H
 #define ORTRAIN_FUNCTIONS_H
 
-#include "ortrain_c_api.h"
+#include "ortrain_extensions.h"
 
 #define LIBRARY_VERSION "1.19.2"
 
 /* X(name) for every kind of object */
 #define HANDLES(X) X(Env) X(Status) X(MemoryInfo) X(IoBinding) X(Session) X(Value) X(RunOptions) X(TypeInfo) X(TensorTypeAndShapeInfo) X(MapTypeInfo) \
     X(SequenceTypeInfo) X(OptionalTypeInfo) X(SessionOptions) X(ModelMetadata) X(ThreadingOptions) X(ArenaCfg) X(PrepackedWeightsContainer) X(TrainingSession) \
-    X(CheckpointState)
+    X(CheckpointState) X(FlatBuffer)
 
 OrtStatus* ORT_API_CALL api_CreateStatus(OrtErrorCode code, const char* msg);
 OrtErrorCode ORT_API_CALL api_GetErrorCode(const OrtStatus* status);
@@ -193,8 +193,21 @@ OrtStatus* ORT_API_CALL training_LoadCheckpointFromBuffer(const void* checkpoint
 OrtStatus* ORT_API_CALL training_GetParameterTypeAndShape(const OrtCheckpointState* checkpoint_state, const char* parameter_name, OrtTensorTypeAndShapeInfo** parameter_type_and_shape);
 OrtStatus* ORT_API_CALL training_UpdateParameter(OrtCheckpointState* checkpoint_state, const char* parameter_name, OrtValue* parameter);
 OrtStatus* ORT_API_CALL training_GetParameter(const OrtCheckpointState* checkpoint_state, const char* parameter_name, OrtAllocator* allocator, OrtValue** parameter);
+OrtStatus* ORT_API_CALL extension_GetGradientBuffers(OrtTrainingSession* sess, OrtAllocator* allocator, OrtFlatBuffer*** buffers, size_t* buffers_len);
+OrtStatus* ORT_API_CALL extension_GetParameterBuffers(OrtTrainingSession* sess, OrtAllocator* allocator, OrtFlatBuffer*** buffers, size_t* buffers_len);
+OrtStatus* ORT_API_CALL extension_GetMomentCount(OrtTrainingSession* sess, size_t* out);
+OrtStatus* ORT_API_CALL extension_GetMomentName(OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output);
+OrtStatus* ORT_API_CALL extension_GetMomentBuffers(OrtTrainingSession* sess, const char* moment_name, OrtAllocator* allocator, OrtFlatBuffer*** buffers, size_t* buffers_len);
+OrtStatus* ORT_API_CALL extension_GetRunningStatisticsBuffers(OrtTrainingSession* sess, OrtAllocator* allocator, OrtFlatBuffer*** buffers, size_t* buffers_len);
+OrtStatus* ORT_API_CALL extension_FlatBufferGetValue(OrtFlatBuffer* buffer, OrtValue** value);
+OrtStatus* ORT_API_CALL extension_FlatBufferGetParameterCount(const OrtFlatBuffer* buffer, size_t* out);
+OrtStatus* ORT_API_CALL extension_FlatBufferGetParameterName(const OrtFlatBuffer* buffer, size_t index, OrtAllocator* allocator, char** output);
+OrtStatus* ORT_API_CALL extension_FlatBufferGetOffset(const OrtFlatBuffer* buffer, const char* parameter_name, size_t* out);
+OrtStatus* ORT_API_CALL extension_FlatBufferGetView(OrtFlatBuffer* buffer, const char* parameter_name, OrtValue** view);
+void ORT_API_CALL extension_ReleaseFlatBuffer(OrtFlatBuffer* input);
 
 extern const OrtApi api_table;
 extern const OrtTrainingApi training_table;
+extern const OrtTrainingExtensions extension_table;
 
 #endif

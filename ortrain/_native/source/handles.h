@@ -49,6 +49,7 @@ struct OrtModelMetadata { Handle handle; Metadata *metadata; };
 struct OrtSession { Handle handle; void *object; ModelInterface found; Logger *logger; char *profile_prefix; uint64_t profiling_start; };
 struct OrtCheckpointState { Handle handle; void *object; };
 struct OrtTrainingSession { Handle handle; void *object; TrainingNames names; Logger *logger; };
+struct OrtFlatBuffer { Handle handle; BufferContents contents; };
 struct OrtIoBinding { Handle handle; OrtSession *session; Strings input_names, output_names; Content **inputs, **outputs, **results; };
 
 /* Return a new object of a kind, zeroed behind its handle; NULL when memory is exhausted. */

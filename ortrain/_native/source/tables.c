@@ -964,3 +964,18 @@ const OrtTrainingApi training_table = {
     training_UpdateParameter,
     training_GetParameter,
 };
+
+const OrtTrainingExtensions extension_table = {
+    extension_GetGradientBuffers,
+    extension_GetParameterBuffers,
+    extension_GetMomentCount,
+    extension_GetMomentName,
+    extension_GetMomentBuffers,
+    extension_GetRunningStatisticsBuffers,
+    extension_FlatBufferGetValue,
+    extension_FlatBufferGetParameterCount,
+    extension_FlatBufferGetParameterName,
+    extension_FlatBufferGetOffset,
+    extension_FlatBufferGetView,
+    extension_ReleaseFlatBuffer,
+};

@@ -5,16 +5,7 @@
 #include "python.h"
 #include "status.h"
 #include "text.h"
-
-/* Leave the function with the status of a failed call of the bridge, and log it. */
-#define CALL_ENGINE(session, call) \
-    do { \
-        const Bridge *bridge; \
-        Failure failure = { ORT_OK, NULL }; \
-        RETURN_IF(enter_engine(&bridge)); \
-        if (bridge->call < 0) \
-            return log_failure((session)->logger, public_name(__func__), status_of(&failure)); \
-    } while (0)
+#include "training.h"
 
 static OrtStatus *create(const OrtEnv *env, const OrtSessionOptions *options, OrtCheckpointState *state, const Source models[3], OrtTrainingSession **out) {
     const Bridge *bridge;

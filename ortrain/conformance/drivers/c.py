@@ -14,7 +14,9 @@ from ortrain.capi import (
     OrtCheckpointState,
     OrtEnv,
     OrtErrorCode,
+    OrtFlatBuffer,
     OrtGetApiBase,
+    OrtGetTrainingExtensions,
     OrtMemoryInfo,
     OrtPropertyType,
     OrtRunOptions,
@@ -22,6 +24,7 @@ from ortrain.capi import (
     OrtStatus,
     OrtTensorTypeAndShapeInfo,
     OrtTrainingApi,
+    OrtTrainingExtensions,
     OrtTrainingSession,
     OrtValue,
 )
@@ -29,19 +32,21 @@ from ortrain.conformance.drivers.base import WARNING, Driver, Failure, failure_o
 from ortrain.errors import OrtrainError, UseAfterRelease
 from ortrain.runtime.values import OrtValue as CoreValue
 
-VERSION = 19
+VERSION, EXTENSIONS_VERSION = 19, 1
 
 
-def tables() -> tuple[OrtApi, OrtTrainingApi]:
+def tables() -> tuple[OrtApi, OrtTrainingApi, OrtTrainingExtensions]:
     """Return the function tables, in the way a C program gets them."""
     api = OrtGetApiBase().GetApi(VERSION)
     assert api is not None
     training = api.GetTrainingApi(VERSION)
     assert training is not None
-    return api, training
+    extensions = OrtGetTrainingExtensions(EXTENSIONS_VERSION)
+    assert extensions is not None
+    return api, training, extensions
 
 
-ORT, TRAINING = tables()
+ORT, TRAINING, EXTENSIONS = tables()
 
 
 def checked(status: OrtStatus | None) -> None:
@@ -75,6 +80,15 @@ def string(function: Callable[..., OrtStatus | None], *arguments: Any) -> str:
     return copy
 
 
+def buffers(function: Callable[..., OrtStatus | None], *arguments: Any) -> list[OrtFlatBuffer]:
+    """Return the flat buffers that a function returns in an array, and free the array."""
+    allocator, array, length = default_allocator(), Box(), Box()
+    checked(function(*arguments, allocator, array, length))
+    found = list(array.value[: length.value])
+    checked(ORT.AllocatorFree(allocator, array.value))
+    return found
+
+
 def ort_value(array: np.ndarray) -> OrtValue:
     """Return an OrtValue over the memory of an array."""
     info = out(ORT.CreateCpuMemoryInfo, 0, 0)
@@ -93,6 +107,13 @@ def array_of(value: OrtValue) -> np.ndarray:
     ORT.ReleaseTensorTypeAndShapeInfo(info)
     ORT.ReleaseValue(value)
     return copy
+
+
+def written(value: OrtValue, write: np.ndarray | None) -> np.ndarray:
+    """Write into the memory of an OrtValue, if there is something to write; return a copy of its tensor, and release it."""
+    if write is not None:
+        out(ORT.GetTensorMutableData, value)[:] = write.reshape(-1)
+    return array_of(value)
 
 
 class CDriver(Driver):
@@ -119,6 +140,9 @@ class CDriver(Driver):
 
     def api_base__version(self) -> bool:
         return OrtGetApiBase().GetVersionString() != ""
+
+    def api_base__training_extensions(self, version: int) -> bool:
+        return OrtGetTrainingExtensions(version) is not None
 
     def api__training_api(self, version: int) -> bool:
         return ORT.GetTrainingApi(version) is not None
@@ -378,6 +402,27 @@ class CDriver(Driver):
     def training_session__from_buffer(self, session: OrtTrainingSession, buffer: np.ndarray, trainable_only: bool) -> None:
         checked(TRAINING.CopyBufferToParameters(session, ort_value(buffer), trainable_only))
 
+    def training_session__gradient_buffers(self, session: OrtTrainingSession) -> list[OrtFlatBuffer]:
+        return buffers(EXTENSIONS.GetGradientBuffers, session)
+
+    def training_session__parameter_buffers(self, session: OrtTrainingSession) -> list[OrtFlatBuffer]:
+        return buffers(EXTENSIONS.GetParameterBuffers, session)
+
+    def training_session__moment_count(self, session: OrtTrainingSession) -> Any:
+        return out(EXTENSIONS.GetMomentCount, session)
+
+    def training_session__moment_name(self, session: OrtTrainingSession, index: int) -> str:
+        return string(EXTENSIONS.GetMomentName, session, index)
+
+    def training_session__moment_names(self, session: OrtTrainingSession) -> list[str]:
+        return [string(EXTENSIONS.GetMomentName, session, index) for index in range(out(EXTENSIONS.GetMomentCount, session))]
+
+    def training_session__moment_buffers(self, session: OrtTrainingSession, name: str) -> list[OrtFlatBuffer]:
+        return buffers(EXTENSIONS.GetMomentBuffers, session, name)
+
+    def training_session__running_statistics_buffers(self, session: OrtTrainingSession) -> list[OrtFlatBuffer]:
+        return buffers(EXTENSIONS.GetRunningStatisticsBuffers, session)
+
     def training_session__freeze(self, session: OrtTrainingSession, names: Sequence[str]) -> None:
         checked(TRAINING.FreezeParameters(session, len(names), names))
 
@@ -389,6 +434,31 @@ class CDriver(Driver):
 
     def training_session__release(self, session: OrtTrainingSession) -> None:
         TRAINING.ReleaseTrainingSession(session)
+
+    # ---- flat buffers
+
+    def flat_buffer__value(self, buffer: OrtFlatBuffer, write: np.ndarray | None = None) -> np.ndarray:
+        return written(out(EXTENSIONS.FlatBufferGetValue, buffer), write)
+
+    def flat_buffer__parameter_count(self, buffer: OrtFlatBuffer) -> Any:
+        return out(EXTENSIONS.FlatBufferGetParameterCount, buffer)
+
+    def flat_buffer__parameter_name(self, buffer: OrtFlatBuffer, index: int) -> str:
+        return string(EXTENSIONS.FlatBufferGetParameterName, buffer, index)
+
+    def flat_buffer__parameter_names(self, buffer: OrtFlatBuffer) -> list[str]:
+        return [string(EXTENSIONS.FlatBufferGetParameterName, buffer, index) for index in range(out(EXTENSIONS.FlatBufferGetParameterCount, buffer))]
+
+    def flat_buffer__offset(self, buffer: OrtFlatBuffer, name: str) -> Any:
+        return out(EXTENSIONS.FlatBufferGetOffset, buffer, name)
+
+    def flat_buffer__view(self, buffer: OrtFlatBuffer, name: str, write: np.ndarray | None = None) -> np.ndarray:
+        return written(out(EXTENSIONS.FlatBufferGetView, buffer, name), write)
+
+    def flat_buffer__release(self, buffer: OrtFlatBuffer) -> None:
+        EXTENSIONS.ReleaseFlatBuffer(buffer)
+
+    # ---- functions
 
     def training__set_seed(self, seed: int) -> None:
         checked(TRAINING.SetSeed(seed))

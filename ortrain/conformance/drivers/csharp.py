@@ -12,6 +12,7 @@ from ortrain.csharp import (
     CheckpointState,
     DisposableNamedOnnxValue,
     FixedBufferOnnxValue,
+    FlatBuffer,
     OnnxRuntimeException,
     OrtTensorTypeAndShapeInfo,
     OrtValue,
@@ -35,6 +36,14 @@ def array_of(value: OrtValue) -> np.ndarray:
 def fixed(arrays: Sequence[np.ndarray]) -> list[FixedBufferOnnxValue]:
     """Return values pinned over the memory of arrays."""
     return [FixedBufferOnnxValue.CreateFromTensor(array) for array in arrays]
+
+
+def written(value: OrtValue, write: np.ndarray | None) -> np.ndarray:
+    """Write into the memory of an OrtValue, if there is something to write; return a copy of its tensor, and dispose of it."""
+    with value:
+        if write is not None:
+            value.GetTensorMutableDataAsSpan()[:] = write.reshape(-1)
+        return array_of(value)
 
 
 class CSharpDriver(Driver):
@@ -251,6 +260,21 @@ class CSharpDriver(Driver):
     def training_session__from_buffer(self, session: TrainingSession, buffer: np.ndarray, trainable_only: bool) -> None:
         session.FromBuffer(ort_value(buffer), onlyTrainable=trainable_only)
 
+    def training_session__gradient_buffers(self, session: TrainingSession) -> list[FlatBuffer]:
+        return list(session.GradientBuffers())
+
+    def training_session__parameter_buffers(self, session: TrainingSession) -> list[FlatBuffer]:
+        return list(session.ParameterBuffers())
+
+    def training_session__moment_names(self, session: TrainingSession) -> list[str]:
+        return session.MomentNames()
+
+    def training_session__moment_buffers(self, session: TrainingSession, name: str) -> list[FlatBuffer]:
+        return list(session.MomentBuffers(name))
+
+    def training_session__running_statistics_buffers(self, session: TrainingSession) -> list[FlatBuffer]:
+        return list(session.RunningStatisticsBuffers())
+
     def training_session__freeze(self, session: TrainingSession, names: Sequence[str]) -> None:
         session.Freeze(names)
 
@@ -262,6 +286,25 @@ class CSharpDriver(Driver):
 
     def training_session__release(self, session: TrainingSession) -> None:
         session.Dispose()
+
+    # ---- flat buffers
+
+    def flat_buffer__value(self, buffer: FlatBuffer, write: np.ndarray | None = None) -> np.ndarray:
+        return written(buffer.Value, write)
+
+    def flat_buffer__parameter_names(self, buffer: FlatBuffer) -> list[str]:
+        return buffer.ParameterNames()
+
+    def flat_buffer__offset(self, buffer: FlatBuffer, name: str) -> int:
+        return buffer.Offset(name)
+
+    def flat_buffer__view(self, buffer: FlatBuffer, name: str, write: np.ndarray | None = None) -> np.ndarray:
+        return written(buffer.View(name), write)
+
+    def flat_buffer__release(self, buffer: FlatBuffer) -> None:
+        buffer.Dispose()
+
+    # ---- functions
 
     def training__set_seed(self, seed: int) -> None:
         TrainingUtils.SetSeed(seed)

@@ -15,6 +15,7 @@ from ortrain.objc import (
     NSError,
     ORTCheckpoint,
     ORTEnv,
+    ORTFlatBuffer,
     ORTSessionOptions,
     ORTSetSeed,
     ORTTensorTypeAndShapeInfo,
@@ -49,6 +50,13 @@ def array_of(value: ORTValue) -> np.ndarray:
     """Return a copy of the tensor of an ORTValue."""
     data: np.ndarray = send(value.tensorDataWithError_)
     return data.reshape(send(value.tensorTypeAndShapeInfoWithError_).shape).copy()
+
+
+def written(value: ORTValue, write: np.ndarray | None) -> np.ndarray:
+    """Write into the memory of an ORTValue, if there is something to write; return a copy of its tensor."""
+    if write is not None:
+        send(value.tensorDataWithError_)[:] = write.reshape(-1)
+    return array_of(value)
 
 
 class ObjectiveCDriver(Driver):
@@ -207,6 +215,21 @@ class ObjectiveCDriver(Driver):
     def training_session__from_buffer(self, session: ORTTrainingSession, buffer: np.ndarray, trainable_only: bool) -> None:
         send(session.fromBufferWithValue_error_, ort_value(buffer))
 
+    def training_session__gradient_buffers(self, session: ORTTrainingSession) -> Any:
+        return send(session.gradientBuffersWithError_)
+
+    def training_session__parameter_buffers(self, session: ORTTrainingSession) -> Any:
+        return send(session.parameterBuffersWithError_)
+
+    def training_session__moment_names(self, session: ORTTrainingSession) -> Any:
+        return send(session.momentNamesWithError_)
+
+    def training_session__moment_buffers(self, session: ORTTrainingSession, name: str) -> Any:
+        return send(session.momentBuffersWithName_error_, name)
+
+    def training_session__running_statistics_buffers(self, session: ORTTrainingSession) -> Any:
+        return send(session.runningStatisticsBuffersWithError_)
+
     def training_session__freeze(self, session: ORTTrainingSession, names: Sequence[str]) -> None:
         send(session.freezeParameterNames_error_, names)
 
@@ -215,6 +238,22 @@ class ObjectiveCDriver(Driver):
 
     def training_session__export_model_for_inferencing(self, session: ORTTrainingSession, path: str, output_names: Sequence[str]) -> None:
         send(session.exportModelForInferenceWithOutputPath_graphOutputNames_error_, path, output_names)
+
+    # ---- flat buffers
+
+    def flat_buffer__value(self, buffer: ORTFlatBuffer, write: np.ndarray | None = None) -> np.ndarray:
+        return written(send(buffer.valueWithError_), write)
+
+    def flat_buffer__parameter_names(self, buffer: ORTFlatBuffer) -> Any:
+        return send(buffer.parameterNamesWithError_)
+
+    def flat_buffer__offset(self, buffer: ORTFlatBuffer, name: str) -> Any:
+        return send(buffer.offsetOfParameter_error_, name)
+
+    def flat_buffer__view(self, buffer: ORTFlatBuffer, name: str, write: np.ndarray | None = None) -> np.ndarray:
+        return written(send(buffer.viewOfParameter_error_, name), write)
+
+    # ---- functions
 
     def training__set_seed(self, seed: int) -> None:
         ORTSetSeed(seed)

@@ -13,6 +13,7 @@ from ortrain.api.checkpoint_state import Parameter, Parameters, Properties
 from ortrain.conformance.drivers.base import Driver, NotOffered, failure_of
 from ortrain.dtypes import NAMES, numpy_dtype
 from ortrain.errors import InvalidStateError, MissingPackageError, OrtrainError
+from ortrain.runtime.flat_buffers import FlatBuffer
 from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.values import OrtValue
 
@@ -234,6 +235,21 @@ class PythonDriver(Driver):
     def training_session__from_buffer(self, session: Session, buffer: np.ndarray, trainable_only: bool) -> None:
         session.module.copy_buffer_to_parameters(buffer, trainable_only)
 
+    def training_session__gradient_buffers(self, session: Session) -> list[FlatBuffer]:
+        return session.module.gradient_buffers()
+
+    def training_session__parameter_buffers(self, session: Session) -> list[FlatBuffer]:
+        return session.module.parameter_buffers()
+
+    def training_session__moment_names(self, session: Session) -> list[str]:
+        return session.optimizer.moment_names()
+
+    def training_session__moment_buffers(self, session: Session, name: str) -> list[FlatBuffer]:
+        return session.optimizer.moment_buffers(name)
+
+    def training_session__running_statistics_buffers(self, session: Session) -> list[FlatBuffer]:
+        return session.module.running_statistics_buffers()
+
     def training_session__freeze(self, session: Session, names: Sequence[str]) -> None:
         session.module.freeze(*names)
 
@@ -242,6 +258,25 @@ class PythonDriver(Driver):
 
     def training_session__export_model_for_inferencing(self, session: Session, path: str, output_names: Sequence[str]) -> None:
         session.module.export_model_for_inferencing(path, output_names)
+
+    # ---- flat buffers
+
+    def flat_buffer__value(self, buffer: FlatBuffer, write: np.ndarray | None = None) -> np.ndarray:
+        if write is not None:
+            buffer.array[:] = write
+        return buffer.array.copy()
+
+    def flat_buffer__parameter_names(self, buffer: FlatBuffer) -> list[str]:
+        return list(buffer.offsets)
+
+    def flat_buffer__offset(self, buffer: FlatBuffer, name: str) -> int:
+        return buffer.offset(name)
+
+    def flat_buffer__view(self, buffer: FlatBuffer, name: str, write: np.ndarray | None = None) -> np.ndarray:
+        view = buffer.view(name)
+        if write is not None:
+            view[...] = write
+        return view.copy()
 
     # ---- functions
 

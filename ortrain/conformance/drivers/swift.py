@@ -14,6 +14,7 @@ from ortrain.swift import (
     ORTCheckpoint,
     ORTEnv,
     ORTError,
+    ORTFlatBuffer,
     ORTSessionOptions,
     ORTSetSeed,
     ORTTensorElementDataType,
@@ -41,6 +42,13 @@ def ort_value(array: np.ndarray) -> ORTValue:
 def array_of(value: ORTValue) -> np.ndarray:
     """Return a copy of the tensor of an ORTValue."""
     return value.tensorData().reshape(value.tensorTypeAndShapeInfo().shape).copy()
+
+
+def written(value: ORTValue, write: np.ndarray | None) -> np.ndarray:
+    """Write into the memory of an ORTValue, if there is something to write; return a copy of its tensor."""
+    if write is not None:
+        value.tensorData()[:] = write.reshape(-1)
+    return array_of(value)
 
 
 class SwiftDriver(Driver):
@@ -199,6 +207,21 @@ class SwiftDriver(Driver):
     def training_session__from_buffer(self, session: ORTTrainingSession, buffer: np.ndarray, trainable_only: bool) -> None:
         session.fromBuffer(with_=ort_value(buffer))
 
+    def training_session__gradient_buffers(self, session: ORTTrainingSession) -> list[ORTFlatBuffer]:
+        return session.gradientBuffers()
+
+    def training_session__parameter_buffers(self, session: ORTTrainingSession) -> list[ORTFlatBuffer]:
+        return session.parameterBuffers()
+
+    def training_session__moment_names(self, session: ORTTrainingSession) -> list[str]:
+        return session.momentNames()
+
+    def training_session__moment_buffers(self, session: ORTTrainingSession, name: str) -> list[ORTFlatBuffer]:
+        return session.momentBuffers(withName=name)
+
+    def training_session__running_statistics_buffers(self, session: ORTTrainingSession) -> list[ORTFlatBuffer]:
+        return session.runningStatisticsBuffers()
+
     def training_session__freeze(self, session: ORTTrainingSession, names: Sequence[str]) -> None:
         session.freeze(parameterNames=names)
 
@@ -207,6 +230,22 @@ class SwiftDriver(Driver):
 
     def training_session__export_model_for_inferencing(self, session: ORTTrainingSession, path: str, output_names: Sequence[str]) -> None:
         session.exportModelForInference(withOutputPath=path, graphOutputNames=output_names)
+
+    # ---- flat buffers
+
+    def flat_buffer__value(self, buffer: ORTFlatBuffer, write: np.ndarray | None = None) -> np.ndarray:
+        return written(buffer.value(), write)
+
+    def flat_buffer__parameter_names(self, buffer: ORTFlatBuffer) -> list[str]:
+        return buffer.parameterNames()
+
+    def flat_buffer__offset(self, buffer: ORTFlatBuffer, name: str) -> int:
+        return buffer.offset(ofParameter=name)
+
+    def flat_buffer__view(self, buffer: ORTFlatBuffer, name: str, write: np.ndarray | None = None) -> np.ndarray:
+        return written(buffer.view(ofParameter=name), write)
+
+    # ---- functions
 
     def training__set_seed(self, seed: int) -> None:
         ORTSetSeed(seed)

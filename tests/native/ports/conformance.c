@@ -1,5 +1,5 @@
-/* The conformance port in C: answers the requests of `python -m ortrain conformance run --port` by way of OrtApi and OrtTrainingApi. docs/porting.md describes
-   the protocol, and what an answer "absent" of this port means. */
+/* The conformance port in C: answers the requests of `python -m ortrain conformance run --port` by way of OrtApi, OrtTrainingApi and OrtTrainingExtensions.
+   docs/porting.md describes the protocol, and what an answer "absent" of this port means. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <setjmp.h>
@@ -7,19 +7,21 @@
 #include <stddef.h>
 
 #include "ortrain_c_api.h"
+#include "ortrain_extensions.h"
 
 #include "json.h"
 
-enum { VERSION = 19, MAX_OBJECTS = 256, MAX_DIMENSIONS = 8 };
+enum { VERSION = 19, EXTENSIONS_VERSION = 1, MAX_OBJECTS = 256, MAX_DIMENSIONS = 8 };
 
 static const OrtApi *ort;
 static const OrtTrainingApi *training;
+static const OrtTrainingExtensions *extensions;
 static OrtAllocator *allocator;
 static OrtEnv *default_env;
 
 /* ---- objects of the case, by the names that the requests give them */
 
-typedef enum Kind { NONE, STATE, SESSION, VALUE, ENV, OPTIONS, RUN_OPTIONS, SHAPE, MEMORY_INFO, STATUS, ALLOCATOR, MEMORY } Kind;
+typedef enum Kind { NONE, STATE, SESSION, VALUE, ENV, OPTIONS, RUN_OPTIONS, SHAPE, MEMORY_INFO, STATUS, ALLOCATOR, MEMORY, BUFFER } Kind;
 
 typedef struct Object {
     const char *name;                   /* NULL: of this request only */
@@ -42,6 +44,7 @@ static void release(Kind kind, void *handle) {
     case SHAPE: ort->ReleaseTensorTypeAndShapeInfo(handle); break;
     case MEMORY_INFO: ort->ReleaseMemoryInfo(handle); break;
     case STATUS: ort->ReleaseStatus(handle); break;
+    case BUFFER: extensions->ReleaseFlatBuffer(handle); break;
     case MEMORY: ort->ReleaseStatus(ort->AllocatorFree(allocator, handle)); break;
     default: break;
     }
@@ -104,14 +107,32 @@ static void *keep(Kind kind, const char *name, void *handle) {
     return handle;
 }
 
-/* The result is an object. */
-static void reply_object(Kind kind, void *handle) {
+static const char *result_name(void) {
     const Json *as = member(request, "as");
-    const char *name = as != NULL ? as->text : "object";
+    return as != NULL ? as->text : "object";
+}
+
+static void reply_named(Kind kind, const char *name, void *handle) {
     keep(kind, name, handle);
     fputs("{\"object\": ", reply);
     write_string(reply, name);
     fputs("}", reply);
+}
+
+/* The result is an object. */
+static void reply_object(Kind kind, void *handle) { reply_named(kind, result_name(), handle); }
+
+/* The result is a list of objects: name[0], name[1] and so on. */
+static void reply_objects(Kind kind, void **handles, size_t count) {
+    size_t size = strlen(result_name()) + 32;
+    fputs("[", reply);
+    for (size_t i = 0; i < count; i++) {
+        char *name = take(size);
+        snprintf(name, size, "%s[%zu]", result_name(), i);
+        fputs(i > 0 ? ", " : "", reply);
+        reply_named(kind, name, handles[i]);
+    }
+    fputs("]", reply);
 }
 
 static void reply_flag(bool flag) { fputs(flag ? "true" : "false", reply); }
@@ -371,7 +392,8 @@ static void serve(char *line) {
 int main(void) {
     ort = OrtGetApiBase()->GetApi(VERSION);
     training = ort == NULL ? NULL : ort->GetTrainingApi(VERSION);
-    if (training == NULL || ort->CreateEnv(ORT_LOGGING_LEVEL_WARNING, "port", &default_env) != NULL
+    extensions = OrtGetTrainingExtensions(EXTENSIONS_VERSION);
+    if (training == NULL || extensions == NULL || ort->CreateEnv(ORT_LOGGING_LEVEL_WARNING, "port", &default_env) != NULL
         || ort->GetAllocatorWithDefaultOptions(&allocator) != NULL)
         return 2;
     char *line = NULL;

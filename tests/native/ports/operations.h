@@ -117,15 +117,20 @@ static void tensor_allocate(void *on) {
     reply_object(VALUE, value);
 }
 
-static void tensor_data(void *on) {
+/* Write into a tensor what the request says, if anything. */
+static void write_data(OrtValue *value) {
     const Json *written = member(arguments, "write");
-    if (written != NULL) {
-        const ElementType *type;
-        size_t bytes;
-        void *source = read_data(written, &type, &bytes), *data;
-        check(ort->GetTensorMutableData(on, &data));
-        memcpy(data, source, bytes);
-    }
+    if (written == NULL)
+        return;
+    const ElementType *type;
+    size_t bytes;
+    void *source = read_data(written, &type, &bytes), *data;
+    check(ort->GetTensorMutableData(value, &data));
+    memcpy(data, source, bytes);
+}
+
+static void tensor_data(void *on) {
+    write_data(on);
     reply_tensor(on, true);
 }
 
@@ -386,6 +391,101 @@ static void session_export(void *on) {
     check(training->ExportModelForInferencing(on, text_argument("path"), count, names));
 }
 
+/* ---- flat buffers */
+
+static void base_extensions(void *on) { (void)on; reply_flag(OrtGetTrainingExtensions((uint32_t)whole_argument("version")) != NULL); }
+
+/* Reply with the buffers that a function has given, and free their array. */
+static void reply_buffers(OrtStatus *status, OrtFlatBuffer ***buffers, size_t *count) {
+    check(status);
+    reply_objects(BUFFER, (void **)*buffers, *count);
+    check(ort->AllocatorFree(allocator, *buffers));
+}
+
+#define REPLY_BUFFERS(function, ...) \
+    do { \
+        OrtFlatBuffer **buffers; \
+        size_t count; \
+        reply_buffers(extensions->function(__VA_ARGS__, allocator, &buffers, &count), &buffers, &count); \
+    } while (0)
+
+static void session_gradients(void *on) { REPLY_BUFFERS(GetGradientBuffers, on); }
+static void session_parameters(void *on) { REPLY_BUFFERS(GetParameterBuffers, on); }
+static void session_moments(void *on) { REPLY_BUFFERS(GetMomentBuffers, on, text_argument("name")); }
+static void session_statistics(void *on) { REPLY_BUFFERS(GetRunningStatisticsBuffers, on); }
+
+static size_t moments_of(OrtTrainingSession *session) {
+    size_t count;
+    check(extensions->GetMomentCount(session, &count));
+    return count;
+}
+
+static void write_moment_of(OrtTrainingSession *session, size_t index) {
+    char *name;
+    check(extensions->GetMomentName(session, index, allocator, &name));
+    write_name(name);
+}
+
+static void session_moment_count(void *on) { reply_count(moments_of(on)); }
+static void session_moment_name(void *on) { write_moment_of(on, (size_t)whole_argument("index")); }
+
+static void session_moment_names(void *on) {
+    size_t count = moments_of(on);
+    fputs("[", reply);
+    for (size_t i = 0; i < count; i++) {
+        fputs(i > 0 ? ", " : "", reply);
+        write_moment_of(on, i);
+    }
+    fputs("]", reply);
+}
+
+static size_t parameters_of(OrtFlatBuffer *buffer) {
+    size_t count;
+    check(extensions->FlatBufferGetParameterCount(buffer, &count));
+    return count;
+}
+
+static void write_parameter_of(OrtFlatBuffer *buffer, size_t index) {
+    char *name;
+    check(extensions->FlatBufferGetParameterName(buffer, index, allocator, &name));
+    write_name(name);
+}
+
+static void buffer_count(void *on) { reply_count(parameters_of(on)); }
+static void buffer_name(void *on) { write_parameter_of(on, (size_t)whole_argument("index")); }
+
+static void buffer_names(void *on) {
+    size_t count = parameters_of(on);
+    fputs("[", reply);
+    for (size_t i = 0; i < count; i++) {
+        fputs(i > 0 ? ", " : "", reply);
+        write_parameter_of(on, i);
+    }
+    fputs("]", reply);
+}
+
+static void buffer_offset(void *on) {
+    size_t offset;
+    check(extensions->FlatBufferGetOffset(on, text_argument("name"), &offset));
+    reply_count(offset);
+}
+
+static void buffer_value(void *on) {
+    OrtValue *value;
+    check(extensions->FlatBufferGetValue(on, &value));
+    keep(VALUE, NULL, value);
+    write_data(value);
+    reply_tensor(value, false);
+}
+
+static void buffer_view(void *on) {
+    OrtValue *view;
+    check(extensions->FlatBufferGetView(on, text_argument("name"), &view));
+    keep(VALUE, NULL, view);
+    write_data(view);
+    reply_tensor(view, false);
+}
+
 static void set_seed(void *on) { (void)on; check(training->SetSeed(whole_argument("seed"))); }
 
 static const struct {
@@ -396,7 +496,8 @@ static const struct {
     { "allocator.allocate", ALLOCATOR, allocator_allocate }, { "allocator.create_memory_info", NONE, memory_info_create },
     { "allocator.free", ALLOCATOR, allocator_free }, { "allocator.get_default", NONE, allocator_default },
     { "allocator.release_memory_info", MEMORY_INFO, release_object }, { "api.training_api", NONE, api_training },
-    { "api_base.api", NONE, base_api }, { "api_base.get", NONE, base_get }, { "api_base.version", NONE, base_version },
+    { "api_base.api", NONE, base_api }, { "api_base.get", NONE, base_get }, { "api_base.training_extensions", NONE, base_extensions },
+    { "api_base.version", NONE, base_version },
     { "checkpoint_state.get_parameter", STATE, state_parameter }, { "checkpoint_state.get_property", STATE, state_get_property },
     { "checkpoint_state.load", NONE, state_load },
     { "checkpoint_state.load_from_buffer", NONE, state_load_bytes },
@@ -404,7 +505,10 @@ static const struct {
     { "checkpoint_state.save", STATE, state_save },
     { "checkpoint_state.set_parameter", STATE, state_set_parameter },
     { "checkpoint_state.set_property", STATE, state_set_property }, { "environment.create", NONE, env_create },
-    { "environment.release", ENV, release_object }, { "run_options.create", NONE, run_options_create },
+    { "environment.release", ENV, release_object }, { "flat_buffer.offset", BUFFER, buffer_offset },
+    { "flat_buffer.parameter_count", BUFFER, buffer_count }, { "flat_buffer.parameter_name", BUFFER, buffer_name },
+    { "flat_buffer.parameter_names", BUFFER, buffer_names }, { "flat_buffer.release", BUFFER, release_object },
+    { "flat_buffer.value", BUFFER, buffer_value }, { "flat_buffer.view", BUFFER, buffer_view }, { "run_options.create", NONE, run_options_create },
     { "run_options.release", RUN_OPTIONS, release_object }, { "run_options.set_terminate", RUN_OPTIONS, run_options_terminate },
     { "session_options.add_config_entry", OPTIONS, options_entry }, { "session_options.append_execution_provider", OPTIONS, options_provider },
     { "session_options.create", NONE, options_create }, { "session_options.register_custom_ops_library", OPTIONS, options_library },
@@ -418,12 +522,16 @@ static const struct {
     { "training_session.create_from_buffers", NONE, session_create_bytes }, { "training_session.eval_step", SESSION, session_eval },
     { "training_session.export_model_for_inferencing", SESSION, session_export },
     { "training_session.from_buffer", SESSION, session_from_buffer }, { "training_session.get_learning_rate", SESSION, session_rate },
+    { "training_session.gradient_buffers", SESSION, session_gradients },
     { "training_session.input_count", SESSION, session_input_count }, { "training_session.input_name", SESSION, session_input_name },
     { "training_session.input_names", SESSION, session_input_names }, { "training_session.lazy_reset_grad", SESSION, session_reset },
+    { "training_session.moment_buffers", SESSION, session_moments }, { "training_session.moment_count", SESSION, session_moment_count },
+    { "training_session.moment_name", SESSION, session_moment_name }, { "training_session.moment_names", SESSION, session_moment_names },
     { "training_session.optimizer_step", SESSION, session_optimizer_step }, { "training_session.output_count", SESSION, session_output_count },
     { "training_session.output_name", SESSION, session_output_name }, { "training_session.output_names", SESSION, session_output_names },
-    { "training_session.parameters_size", SESSION, session_size },
+    { "training_session.parameter_buffers", SESSION, session_parameters }, { "training_session.parameters_size", SESSION, session_size },
     { "training_session.register_linear_lr_scheduler", SESSION, session_schedule }, { "training_session.release", SESSION, release_object },
+    { "training_session.running_statistics_buffers", SESSION, session_statistics },
     { "training_session.scheduler_step", SESSION, session_schedule_step }, { "training_session.set_learning_rate", SESSION, session_set_rate },
     { "training_session.to_buffer", SESSION, session_to_buffer }, { "training_session.train_step", SESSION, session_train },
     { "type_and_shape.dimensions_count", SHAPE, shape_rank },
