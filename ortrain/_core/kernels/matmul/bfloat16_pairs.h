@@ -22,6 +22,7 @@ static inline __attribute__((always_inline)) int_vector pairs_of(vector first, v
 static inline __attribute__((always_inline)) int_vector adjacent_pairs(vector front, vector back)
 { return (int_vector)_mm512_cvtne2ps_pbh((__m512)back, (__m512)front); }
 #else
+#define EMULATES_PAIRS
 /* sum + x . y for the pairs in each lane */
 static inline __attribute__((always_inline)) vector add_dot_product(vector sum, int_vector x, int_vector y)
 {

@@ -94,8 +94,11 @@ enum { FETCH_STEPS = 4, LINE = 64 / SCALAR_BYTES };     /* LINE: elements per ca
     }
 
 /* The steps between two prefetches are unrolled, but not those that read single elements on ARM: GCC then computes their addresses in each step (1.65 instead
- * of 1.91 products per cycle on a Neoverse N1, by its model). */
-#if defined(__aarch64__)
+ * of 1.91 products per cycle on a Neoverse N1, by its model). Nor are those of bfloat16 pairs without an instruction for them, whose 7 operations would make
+ * the modules larger than those of the processors that have it. */
+#if defined(EMULATES_PAIRS)
+#define STEPS_UNROLLED(ROW_STEP) _Pragma("GCC unroll 1")
+#elif defined(__aarch64__)
 #define STEPS_UNROLLED_1 _Pragma("GCC unroll 4")
 #define STEPS_UNROLLED_a_step _Pragma("GCC unroll 1")
 #define STEPS_UNROLLED(ROW_STEP) STEPS_UNROLLED_##ROW_STEP
