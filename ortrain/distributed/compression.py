@@ -12,7 +12,7 @@ from ortrain.distributed.synchronization import Synchronization, scale
 from ortrain.distributed.workers import Workers
 from ortrain.errors import InvalidArgumentError
 from ortrain.runtime.flat_buffers import FlatBuffer
-from ortrain.training.numbers import check_number
+from ortrain.runtime.numbers import check_number
 from ortrain.training.session import TrainingSession
 
 

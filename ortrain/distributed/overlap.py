@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from ortrain.distributed.synchronization import Synchronization
 from ortrain.distributed.workers import Workers
 from ortrain.runtime.flat_buffers import FlatBuffer, buckets_of
+from ortrain.runtime.numbers import check_count
 from ortrain.training.flat_buffers import BUCKET_BYTES
-from ortrain.training.numbers import check_count
 from ortrain.training.session import TrainingSession
 
 

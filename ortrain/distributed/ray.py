@@ -15,7 +15,7 @@ import numpy as np
 from ortrain.distributed.strategy import Launcher
 from ortrain.errors import WorkerFailedError
 from ortrain.packages import require
-from ortrain.training.numbers import check_count
+from ortrain.runtime.numbers import check_count
 
 INLINE_BYTES = 1 << 16
 """Up to this size an array is sent to all workers at once, in the calls themselves; larger ones are summed by parts, and go through the object store."""

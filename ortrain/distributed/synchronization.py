@@ -10,7 +10,7 @@ import numpy as np
 from ortrain.distributed.workers import Workers
 from ortrain.errors import InvalidArgumentError
 from ortrain.runtime.flat_buffers import FlatBuffer
-from ortrain.training.numbers import check_count, check_number
+from ortrain.runtime.numbers import check_count, check_number
 from ortrain.training.session import TrainingSession
 
 

@@ -12,7 +12,7 @@ from ortrain.federated.arrays import float32_arrays, non_finite, record_of_array
 from ortrain.federated.flower import NUMBER_OF_EXAMPLES, flower
 from ortrain.federated.messages import Request, answer
 from ortrain.federated.round_settings import RoundSettings
-from ortrain.training.numbers import check_number
+from ortrain.runtime.numbers import check_number
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Context, MetricRecord

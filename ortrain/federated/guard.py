@@ -10,7 +10,7 @@ import numpy as np
 from ortrain.errors import InvalidArgumentError, OrtrainError
 from ortrain.federated.arrays import checked_arrays
 from ortrain.federated.flower import NUMBER_OF_EXAMPLES, error_reply
-from ortrain.training.numbers import check_number
+from ortrain.runtime.numbers import check_number
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message, MetricRecord

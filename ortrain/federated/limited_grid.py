@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ortrain.training.numbers import check_count
+from ortrain.runtime.numbers import check_count
 
 if TYPE_CHECKING:
     from flwr.app import Message

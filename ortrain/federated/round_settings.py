@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ortrain.training.numbers import check_count, check_learning_rate, check_number
+from ortrain.runtime.numbers import check_count, check_learning_rate, check_number
 
 CONTROL_VARIATE, ACKNOWLEDGED_CONTROL_VARIATE = "control-variate", "acknowledged-control-variate"
 

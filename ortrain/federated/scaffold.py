@@ -12,7 +12,7 @@ from ortrain.federated.arrays import checked_arrays, float32_arrays, record_of_a
 from ortrain.federated.flower import error_reply, flower
 from ortrain.federated.messages import CONTROL_VARIATES
 from ortrain.federated.round_settings import ACKNOWLEDGED_CONTROL_VARIATE, CONTROL_VARIATE
-from ortrain.training.numbers import check_number
+from ortrain.runtime.numbers import check_number
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any
 
-from ortrain.errors import InvalidArgumentError
+from ortrain.runtime.numbers import check_count, check_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +22,8 @@ class DifferentialPrivacy:
     The noise comes from a cryptographically secure generator, ChaCha20. That of floating-point numbers, whose lowest bits may tell more than the theory of real
     numbers allows (Mironov, 2012), is not prevented; and Trainer.fit samples by NumPy's generator, which is not cryptographically secure.
 
-    Raises InvalidArgumentError for other values. Source: M. Abadi and others, Deep Learning with Differential Privacy (2016)."""
+    Raises ArgumentTypeError for what is no number, and InvalidArgumentError for other numbers.
+    Source: M. Abadi and others, Deep Learning with Differential Privacy (2016)."""
 
     noise_multiplier: float
     max_grad_norm: float
@@ -33,15 +32,8 @@ class DifferentialPrivacy:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if not _is_number(self.noise_multiplier) or self.noise_multiplier < 0:
-            raise InvalidArgumentError(f"expected noise_multiplier as a finite number of at least 0, got {self.noise_multiplier!r}")
-        if not _is_number(self.max_grad_norm) or self.max_grad_norm <= 0:
-            raise InvalidArgumentError(f"expected max_grad_norm as a finite number above 0, got {self.max_grad_norm!r}")
-        for name, low in {"expected_batch_size": 1, "seed": 0}.items():
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
-                raise InvalidArgumentError(f"expected {name} as an integer of at least {low}, or None, got {value!r}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        check_number(self.noise_multiplier, "noise_multiplier")
+        check_number(self.max_grad_norm, "max_grad_norm", positive=True)
+        for name, least in {"expected_batch_size": 1, "seed": 0}.items():
+            if (value := getattr(self, name)) is not None:
+                check_count(value, name, least)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
-
 from ortrain.distributed.synchronization import Synchronization
 from ortrain.errors import InvalidArgumentError
+from ortrain.runtime.numbers import check_count, check_number
 from ortrain.trainer.callbacks import Callback, EarlyStopping
 from ortrain.training.schedules import check_schedule
 
@@ -84,14 +82,16 @@ class TrainerSettings:
         return cls(**settings)
 
     def __post_init__(self) -> None:
-        _check_integers(self, {"seed": 0, "warmup_steps": 0, "accumulate": 1, "keep_last": 0, "keep_best": 0}, {"patience": 1, "save_every_steps": 1})
+        for name, least in {"seed": 0, "warmup_steps": 0, "accumulate": 1, "keep_last": 0, "keep_best": 0}.items():
+            check_count(getattr(self, name), name, least)
+        for name in ("patience", "save_every_steps"):
+            if (value := getattr(self, name)) is not None:
+                check_count(value, name, 1)
         for name in ("clip_norm", "clip_value"):
-            value = getattr(self, name)
-            if value is not None and not (_is_number(value) and value > 0):
-                raise InvalidArgumentError(f"expected {name} as a finite number above 0, got {value!r}")
-        decay = self.weight_average
-        if decay is not None and not (_is_number(decay) and 0 < decay < 1):
-            raise InvalidArgumentError(f"expected weight_average as a decay above 0 and below 1, got {decay!r}")
+            if (value := getattr(self, name)) is not None:
+                check_number(value, name, positive=True)
+        if (decay := self.weight_average) is not None and check_number(decay, "weight_average", positive=True) >= 1:
+            raise InvalidArgumentError(f"expected weight_average as a decay below 1, got {decay!r}")
         if self.accumulation not in ("mean", "sum"):
             raise InvalidArgumentError(f"expected 'mean' or 'sum' as accumulation, got {self.accumulation!r}")
         if self.warmup_steps and self.schedule is None:
@@ -131,26 +131,6 @@ def _hint(name: str, known: Sequence[str]) -> str:
         return f"{OF_FIT[name]} is an argument of fit"
     close = [meant for meant in (SHORT.get(name, ""),) if meant in known] or difflib.get_close_matches(name, known, 1)
     return f"did you mean {close[0]!r} by {name!r}?" if close else ""
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _check_integers(settings: TrainerSettings, required: Mapping[str, int], optional: Mapping[str, int]) -> None:
-    for name, low in {**required, **optional}.items():
-        value = getattr(settings, name)
-        if value is None and name in optional:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise InvalidArgumentError(f"expected {name} as an integer of at least {low}, got {value!r}")
-
-
-def check_positive(**values: int) -> None:
-    """Raise InvalidArgumentError for a value that is no integer of at least 1, by its name."""
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise InvalidArgumentError(f"expected {name} as an integer of at least 1, got {value!r}")
 
 
 def _described(value: Any) -> Any:

@@ -19,6 +19,7 @@ from ortrain.distributed.workers import Workers, strategy_of
 from ortrain.errors import InvalidArgumentError
 from ortrain.metrics import Metric
 from ortrain.passes.specialization import InputShapes
+from ortrain.runtime.numbers import check_count
 from ortrain.runtime.options import SessionOptions
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE
 from ortrain.trainer.callbacks import Callback, EarlyStopping
@@ -33,7 +34,7 @@ from ortrain.trainer.parallel_loop import ParallelEpochLoop, ParallelMetrics, pr
 from ortrain.trainer.privacy import check_processes, prepare_noise, sampled_by_chance
 from ortrain.trainer.progress import ProgressBar
 from ortrain.trainer.records import LOSS, VALIDATION, EpochRecord, History
-from ortrain.trainer.settings import WORKERS, TrainerSettings, check_callbacks, check_positive
+from ortrain.trainer.settings import WORKERS, TrainerSettings, check_callbacks
 from ortrain.training.schedules import Schedule, make_schedule
 from ortrain.training.session import TrainingSession
 from ortrain.training.weight_average import WeightAverage
@@ -54,7 +55,7 @@ class Trainer:
     resume: continue the run whose checkpoint the session was created from, exactly where it was saved, also in the middle of an epoch.
     overwrite: let fit replace a run that the folder holds.
 
-    Raises InvalidArgumentError for an invalid setting, InvalidStateError when there is nothing to resume."""
+    Raises ArgumentTypeError or InvalidArgumentError for an invalid setting, InvalidStateError when there is nothing to resume."""
 
     def __init__(self, session: TrainingSession, *, folder: str | os.PathLike[str] | None = None, resume: bool = False, overwrite: bool = False,
                  predictions: str | None = None, **settings: Any) -> None:
@@ -171,9 +172,9 @@ class Trainer:
         trains on as many times the samples as there are workers. WorkerFailedError takes the place of an error that not all workers have. With a Launcher, such
         as Ray, the program makes the call once, and workers train on copies of session, data and callbacks; Ctrl-C ends it at once.
 
-        Before anything is trained or written, raises InvalidArgumentError for data that do not fit, for a folder that holds another run and for an unknown
-        figure to be monitored, and for arrays in memory the input errors of train_step and LabelRangeError. Raises InvalidStateError when the loss is not
-        finite, and the errors of train_step."""
+        Before anything is trained or written, raises ArgumentTypeError for sizes that are no whole numbers, InvalidArgumentError for data that do not fit, for
+        a folder that holds another run and for an unknown figure to be monitored, and for arrays in memory the input errors of train_step and LabelRangeError.
+        Raises InvalidStateError when the loss is not finite, and the errors of train_step."""
         how = {"steps_per_epoch": steps_per_epoch, "shuffle": shuffle, "drop_last": drop_last, "prefetch": prefetch,
                "check_finite": check_finite}
         if self.launcher is not None:
@@ -181,7 +182,8 @@ class Trainer:
                                                  "sample_weight": sample_weight, "callbacks": callbacks} | how)
             return self.history
         with self.workers.together():
-            check_positive(epochs=epochs, batch_size=batch_size)
+            check_count(epochs, "epochs", 1)
+            check_count(batch_size, "batch_size", 1)
             check_callbacks(callbacks)
             check_sample_weight(self.roles, targets, sample_weight)
             loader, held_out = self._training_data(data, targets, validation, batch_size, sample_weight=sample_weight, **how)
@@ -359,7 +361,7 @@ class Trainer:
         data, targets: as in fit. metrics: names or metrics that replace those of the trainer. With a strategy, every worker makes this call, evaluates its part
         and returns the figures of the whole. Raises InvalidStateError without an eval model."""
         with self.workers.together():
-            check_positive(batch_size=batch_size)
+            check_count(batch_size, "batch_size", 1)
             chosen = self.metrics if metrics is None else make_metrics(metrics, self.roles)
             return self._evaluate(self.evaluation_loader(data, targets, batch_size=batch_size), chosen)
 
@@ -373,7 +375,7 @@ class Trainer:
         """Return the forward model's outputs for a data set without targets: one array if there is one output, a list otherwise.
 
         With a strategy, a worker predicts by itself, for all samples."""
-        check_positive(batch_size=batch_size)
+        check_count(batch_size, "batch_size", 1)
         loader = self._loader(data, None, batch_size, self.roles.forward, shuffle=False)
         with self._averaged():
             results = predict_batches(self.session, loader, output_names)
@@ -394,7 +396,8 @@ class Trainer:
 
         lowest, highest: the learning rates of the first and the last step. steps: how many there are. Source: L. N. Smith, Cyclical Learning Rates for
         Training Neural Networks (2017)."""
-        check_positive(batch_size=batch_size, steps=steps)
+        check_count(batch_size, "batch_size", 1)
+        check_count(steps, "steps", 1)
         loader = self._loader(data, targets, batch_size, self.roles.training)
         return find_learning_rate(self.session, loader, lowest, highest, steps)
 

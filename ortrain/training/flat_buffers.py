@@ -10,11 +10,11 @@ from ortrain.errors import InvalidArgumentError, InvalidStateError
 from ortrain.formats.checkpoint_contents import moment_name
 from ortrain.ir import Model
 from ortrain.runtime.flat_buffers import FlatBuffer, buckets_of, flat_buffers_of
+from ortrain.runtime.numbers import check_count
 from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.runner import Runner, Watch
 from ortrain.runtime.state import TrainingState
 from ortrain.training.binding import statistics_of
-from ortrain.training.numbers import check_count
 
 BUCKET_BYTES = 1 << 20
 """The default size of a bucket: enough that its transfer takes much longer than its beginning."""

@@ -14,11 +14,11 @@ from ortrain.ir.globs import expand
 from ortrain.loading.loader import ModelSource, as_model
 from ortrain.passes.head import HEAD, head_parameters
 from ortrain.runtime.flat_buffers import flat_buffers_of
+from ortrain.runtime.numbers import check_learning_rate, check_number
 from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.segments import Sharding
 from ortrain.runtime.state import TrainingState
 from ortrain.training.gradients import Gradients
-from ortrain.training.numbers import check_learning_rate, check_number
 from ortrain.training.optimizer import Optimizer, check_kept
 from ortrain.training.parameter_groups import PROPERTY, GroupSettings, ParameterGroup, from_json, to_json
 from ortrain.training.recipe import OptimizerRecipe, read_recipe

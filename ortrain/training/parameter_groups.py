@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError, InvalidCheckpointError, OrtrainError
 from ortrain.ir.globs import expand, matching
 from ortrain.ops.registry.optimizers import WEIGHT_DECAY
-from ortrain.training.numbers import check_number
+from ortrain.runtime.numbers import check_number
 from ortrain.training.recipe import OptimizerRecipe
 
 PROPERTY = "ortrain.parameter_groups"

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError
-from ortrain.training.numbers import check_count, check_learning_rate, check_number
+from ortrain.runtime.numbers import check_count, check_learning_rate, check_number
 
 
 class Schedule(Protocol):

@@ -27,6 +27,7 @@ from ortrain.formats.artifact_names import CHECKPOINT, EVAL_MODEL, OPTIMIZER_MOD
 from ortrain.formats.onnx_files import write_model
 from ortrain.ir import Model
 from ortrain.loading.loader import ModelSource, as_model
+from ortrain.runtime.numbers import check_learning_rate
 from ortrain.runtime.options import RunOptions, SessionOptions, check_parameter_dtype, check_patterns, check_precision, check_share
 from ortrain.runtime.parameters import Parameters
 from ortrain.runtime.runner import Runner
@@ -36,7 +37,6 @@ from ortrain.runtime.values import check_device
 from ortrain.training.binding import bind_parameters, eval_runner, parameter_arrays, training_runner
 from ortrain.training.copying import CopyableSession
 from ortrain.training.flat_buffers import FlatBuffers
-from ortrain.training.numbers import check_learning_rate
 from ortrain.training.optimization import Optimization
 
 if TYPE_CHECKING:

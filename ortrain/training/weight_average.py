@@ -11,7 +11,7 @@ import numpy as np
 from ortrain._core.kernel_table import kernels
 from ortrain._core.optimizer_update import BoundKernel
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError, InvalidStateError, ParameterNotFoundError, ParameterShapeError, ParameterTypeError
-from ortrain.training.numbers import check_count, check_number
+from ortrain.runtime.numbers import check_count, check_number
 from ortrain.training.session import TrainingSession
 
 UPDATES = "updates"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ortrain import Trainer, TrainingSession, set_seed
-from ortrain.errors import InvalidArgumentError, InvalidStateError
+from ortrain.errors import ArgumentTypeError, InputShapeError, InvalidArgumentError, InvalidStateError
 from ortrain.metrics import ConfusionMatrix
 from ortrain.onnxblock import loss as losses
 from ortrain.trainer import EarlyStopping, LambdaCallback
@@ -278,7 +278,7 @@ def test_data_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, a
     arguments = {"data": X, "targets": Y, "epochs": 1, **arguments}
     trainer = new_trainer(folder=tmp_path / "run")
     before = weights_of(trainer)
-    with pytest.raises((InvalidArgumentError, ValueError), match=text):
+    with pytest.raises((ArgumentTypeError, InputShapeError, InvalidArgumentError), match=text):
         trainer.fit(**arguments)
     assert_equal_weights(weights_of(trainer), before)
     assert not (tmp_path / "run" / "trainer.json").exists()

@@ -388,5 +388,5 @@ def test_noise_belongs_to_private_sessions():
                                       {"expected_batch_size": 0}, {"expected_batch_size": 2.5}, {"seed": -1}])
 def test_settings_are_checked(settings):
     (name,) = settings
-    with pytest.raises(errors.InvalidArgumentError, match=name):
+    with pytest.raises((errors.ArgumentTypeError, errors.InvalidArgumentError), match=name):
         DifferentialPrivacy(**({"noise_multiplier": 1.0, "max_grad_norm": 1.0} | settings))
