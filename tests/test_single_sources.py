@@ -12,6 +12,7 @@ from ortrain.conformance.drivers import LANGUAGES
 from ortrain.ops.registry.optimizers import ALGORITHMS
 from ortrain.ops.training import GEMM_UPDATE_INTS
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE
+from ortrain.training.flat_buffers import BUCKET_BYTES
 
 PACKAGE = Path(ortrain.__file__).parent
 ROOT = PACKAGE.parent
@@ -45,6 +46,12 @@ def test_every_module_that_is_compiled_for_size_exists():
 def test_the_specification_states_the_default_learning_rate():
     operations = tomllib.loads((ROOT / "bindings_spec" / "operations" / "training_session.toml").read_text(encoding="utf-8"))
     assert f"{DEFAULT_LEARNING_RATE:g}" in operations["get_learning_rate"]["doc"]
+
+
+def test_the_specification_states_the_default_size_of_buckets():
+    operations = tomllib.loads((ROOT / "bindings_spec" / "operations" / "training_session.toml").read_text(encoding="utf-8"))
+    defaults = {re.search(r"bucket_bytes = (\d+)", operations["on_gradients_ready"][language]) for language in ("python", "csharp", "swift")}
+    assert [int(found[1]) for found in defaults] == [BUCKET_BYTES] * 3
 
 
 def test_every_language_of_the_specification_has_a_conformance_driver():

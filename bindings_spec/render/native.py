@@ -150,6 +150,7 @@ def _extension_header(facts: dict[str, Any]) -> str:
     opaque = "".join(f"typedef struct Ort{name} Ort{name};\n" for name in facts["types"]["extensions"])
     own = [table for table in TABLES if table not in PUBLISHED]
     names = "".join(f"typedef struct {table} {table};\n" for table in own)
+    callbacks = "".join(f"typedef {text};\n" for text in facts["extension_callbacks"].values())
     tables = "".join(_structure(facts, table) for table in own)
     exports = "".join(f"ORT_EXPORT {record['returns']} ORT_API_CALL {name}({record['parameters']});\n" for name, record in facts["extension_exports"].items())
     return f"""{NOTE.format(also='')}/* What ortrain's libonnxruntime adds to the C interface of ONNX Runtime.
@@ -166,6 +167,7 @@ extern "C" {{
 #endif
 
 {opaque}{names}
+{callbacks}
 {tables}{exports}
 #ifdef __cplusplus
 }}

@@ -17,7 +17,7 @@ MAX_LINE = 159
 
 OUTSIDE = {
     "Any": "typing", "Self": "typing", "overload": "typing",
-    "Collection": "collections.abc", "MutableSequence": "collections.abc", "Sequence": "collections.abc",
+    "Callable": "collections.abc", "Collection": "collections.abc", "MutableSequence": "collections.abc", "Sequence": "collections.abc",
     "TrainingState": "ortrain.runtime.state",
     "Parameter": "ortrain.runtime.parameters", "Parameters": "ortrain.runtime.parameters", "Properties": "ortrain.runtime.parameters",
     "as_array": "ortrain.runtime.values",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ortrain._facade_runtime.lifetime import Holder, ValueHolder, held
+from ortrain._facade_runtime.lifetime import FlatBufferHolder, Holder, ValueHolder, held
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError, PropertyTypeError
+from ortrain.runtime.flat_buffers import FlatBuffer
 from ortrain.runtime.state import PropertyValue
 from ortrain.runtime.values import OrtValue
 
@@ -138,6 +139,19 @@ def element(values: Sequence[str], index: Any) -> str:
     if not 0 <= number < len(values):
         raise InvalidArgumentError(f"expected an index in [0, {len(values)}), got {number}")
     return values[number]
+
+
+def callback(function: Any, name: str) -> Callable[..., Any] | None:
+    """Return a function, or None."""
+    if function is not None and not callable(function):
+        raise _refuse("a function or none", name, function)
+    return function  # type: ignore[no-any-return]
+
+
+def bucket_callback(function: Any, name: str, kind: type[FlatBufferHolder]) -> Callable[[FlatBuffer], None] | None:
+    """Return a callback of the engine that calls a facade's function with the facade's own objects; None for None."""
+    called = callback(function, name)
+    return None if called is None else lambda bucket: called(kind._of(bucket))
 
 
 def value(item: Any, name: str, kind: type[ValueHolder] = ValueHolder) -> OrtValue:

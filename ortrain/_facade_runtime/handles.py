@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ortrain import __version__
-from ortrain._facade_runtime.arguments import float_property, int_property, integer, string_property, text
-from ortrain._facade_runtime.lifetime import Holder, ValueHolder
+from ortrain._facade_runtime.arguments import callback, float_property, int_property, integer, string_property, text
+from ortrain._facade_runtime.lifetime import FlatBufferHolder, Holder, ValueHolder
 from ortrain._facade_runtime.outcomes import BoxLike, OrtStatus, check_box, put
 from ortrain.enums import ErrorCode, PropertyType
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError, UseAfterRelease
+from ortrain.runtime.flat_buffers import FlatBuffer
 from ortrain.runtime.state import PropertyValue
 from ortrain.runtime.values import OrtValue
 
@@ -182,6 +183,12 @@ def put_array(array: BoxLike, length: BoxLike, allocator: Allocator, found: Sequ
     check_box(length)
     put(array, allocator.array(found))
     put(length, len(found))
+
+
+def ready_function(function: Any, parameter: Any, kind: type[FlatBufferHolder]) -> Callable[[FlatBuffer], None] | None:
+    """Return a callback of the engine that calls a function of the program with the parameter that belongs to it; None for NULL."""
+    called = callback(function, "ready_function")
+    return None if called is None else lambda bucket: called(parameter, kind._of(bucket))
 
 
 def typed_property(kind: Any, value: Any) -> PropertyValue:

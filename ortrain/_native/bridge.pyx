@@ -5,13 +5,13 @@ from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc
-from libc.string cimport strdup
+from libc.string cimport memset, strdup
 cimport cython
 cimport numpy as cnp
 from ortrain._core.fast_path cimport FastPath
-from ortrain._native.values cimport (BufferContents, BufferKind, BufferList, Call, Content, Description, Descriptions, Failure, Metadata, ModelInterface,
-                                     PropertyValue, Settings, Source, Strings, TrainingNames, array_of, cbool, content_of, describe, set_strings, text_copy,
-                                     value_of, view_of, GRADIENTS, MOMENTS, PARAMETERS)
+from ortrain._native.values cimport (BucketReceiver, BufferContents, BufferKind, BufferList, Call, Content, Description, Descriptions, Failure, Metadata,
+                                     ModelInterface, OrtGradientsReadyFunction, PropertyValue, Settings, Source, Strings, TrainingNames, array_of, cbool,
+                                     content_of, describe, set_strings, text_copy, value_of, view_of, GRADIENTS, MOMENTS, PARAMETERS)
 
 import atexit
 import gc
@@ -64,6 +64,7 @@ cdef extern from "bridge.h":
         int (*moment_names)(void *, Strings *, Failure *) noexcept nogil
         int (*flat_buffers)(void *, BufferKind, const char *, BufferList *, Failure *) noexcept nogil
         int (*buffer_value)(void *, const char *, Content **, Failure *) noexcept nogil
+        int (*on_gradients_ready)(void *, BucketReceiver, OrtGradientsReadyFunction, void *, size_t, Failure *) noexcept nogil
         void (*close_training_session)(void *) noexcept nogil
         int (*create_session)(const Settings *, const Source *, ModelInterface *, void **, Failure *) noexcept nogil
         int (*run)(void *, const Call *, Failure *) noexcept nogil
@@ -455,6 +456,37 @@ cdef int buffer_value(void *made, const char *parameter, Content **content, Fail
         return fail(failure, error)
 
 
+@cython.final
+cdef class ReadyFunction:
+    """Calls a function of the program with buckets of gradients, without the GIL, which other threads of the program may need before it returns."""
+    cdef BucketReceiver receive
+    cdef OrtGradientsReadyFunction function
+    cdef void *parameter
+
+    def __call__(self, bucket):
+        cdef BufferContents contents
+        cdef int result
+        memset(&contents, 0, sizeof(contents))
+        set_contents(&contents, bucket)
+        with nogil:
+            result = self.receive(self.function, self.parameter, &contents)
+        if result < 0:
+            raise MemoryError
+
+
+cdef int on_gradients_ready(void *made, BucketReceiver receive, OrtGradientsReadyFunction function, void *parameter, size_t bucket_bytes,
+                            Failure *failure) noexcept with gil:
+    cdef ReadyFunction ready = None
+    try:
+        if function != NULL:
+            ready = ReadyFunction()
+            ready.receive, ready.function, ready.parameter = receive, function, parameter
+        (<Training>made).session.on_gradients_ready(ready, bucket_bytes)
+        return 0
+    except BaseException as error:
+        return fail(failure, error)
+
+
 # ---- the end of a training session
 
 cdef void close_object(object made) noexcept:
@@ -554,6 +586,7 @@ bridge.set_learning_rate, bridge.get_learning_rate = set_learning_rate, get_lear
 bridge.register_linear_schedule, bridge.schedule_step, bridge.parameters_size = register_linear_schedule, schedule_step, parameters_size
 bridge.copy_parameters, bridge.copy_buffer, bridge.export_model = copy_parameters, copy_buffer, export_model
 bridge.moment_names, bridge.flat_buffers, bridge.buffer_value = moment_names, flat_buffers, buffer_value
+bridge.on_gradients_ready = on_gradients_ready
 bridge.close_training_session, bridge.create_session, bridge.run = close_training_session, create_session, run
 bridge.end_profiling, bridge.close_session = end_profiling, close_session
 

@@ -95,6 +95,12 @@ cdef extern from "bridge.h":
         size_t count
         BufferContents *items
 
+    ctypedef struct OrtFlatBuffer:
+        pass
+
+    ctypedef void (*OrtGradientsReadyFunction)(void *, OrtFlatBuffer *) noexcept nogil
+    ctypedef int (*BucketReceiver)(OrtGradientsReadyFunction, void *, BufferContents *) noexcept nogil
+
     ctypedef struct Call:
         const uint8_t *terminate
         size_t n_inputs, n_outputs

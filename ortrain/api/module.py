@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -156,6 +156,18 @@ class Module(ModuleBase):
 
         Raises InvalidStateError (the state is nominal)."""
         return self._session.running_statistics_buffers()
+
+    def on_gradients_ready(self, callback: Callable[[FlatBuffer], Any] | None, bucket_bytes: int = 1048576) -> None:
+        """Call a function within every train step with each bucket of gradients, as soon as the backward pass has completed it, so that it is sent while
+        the pass goes on. The function may change the bucket at once or later, up to the optimizer step, and must not call the session.
+
+        callback: takes a flat buffer, a piece of the gradients; none for no calls any more. bucket_bytes: a bucket holds neighbouring parameters of
+        at least this size together.
+
+        Raises InvalidStateError (the session has the option optimizer_in_backward, the gradients are not valid, or the state is nominal);
+        InvalidArgumentError (bucket_bytes is below 1, or the session trains with differential privacy); ArgumentTypeError (the callback cannot be
+        called)."""
+        self._session.on_gradients_ready(arguments.callback(callback, "callback"), arguments.integer(bucket_bytes, "bucket_bytes"))
 
     def freeze(self, *names: str) -> None:
         """Exclude trainable parameters from optimizer steps; their gradients are still computed.

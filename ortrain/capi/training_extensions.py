@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from ortrain._facade_runtime import arguments, handles, lifetime, outcomes, sessions, tensors
 from ortrain.capi.handles import OrtAllocator, OrtFlatBuffer, OrtTrainingSession, OrtValue
 
@@ -160,4 +163,23 @@ class OrtTrainingExtensions:
             buffers_len,
             lifetime.held(allocator, OrtAllocator, "allocator"),
             [OrtFlatBuffer._of(one) for one in lifetime.held(sess, OrtTrainingSession, "sess").running_statistics_buffers()],
+        ))
+
+    @staticmethod
+    def SetGradientsReadyFunction(sess: OrtTrainingSession, ready_function: Callable[[Any, OrtFlatBuffer], Any] | None, ready_param: Any,
+                                  bucket_bytes: int) -> outcomes.OrtStatus | None:
+        """Call a function within every train step with each bucket of gradients, as soon as the backward pass has completed it, so that it is sent while
+        the pass goes on. The function may change the bucket at once or later, up to the optimizer step, and must not call the session.
+
+        ready_function: takes a flat buffer, a piece of the gradients; none for no calls any more. bucket_bytes: a bucket holds neighbouring
+        parameters of at least this size together.
+
+        ready_function is called with ready_param and an OrtFlatBuffer, which it releases at once or later.
+
+        Status: InvalidStateError (the session has the option optimizer_in_backward, the gradients are not valid, or the state is nominal);
+        InvalidArgumentError (bucket_bytes is below 1, or the session trains with differential privacy); ArgumentTypeError (the callback cannot be
+        called)."""
+        return outcomes.status(lambda: lifetime.held(sess, OrtTrainingSession, "sess").on_gradients_ready(
+            handles.ready_function(ready_function, ready_param, OrtFlatBuffer),
+            arguments.integer(bucket_bytes, "bucket_bytes"),
         ))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, overload
 
 from ortrain._facade_runtime import arguments, disposal, lifetime, outcomes, overloads, sessions
@@ -247,6 +247,21 @@ class TrainingSession(DisposableSession):
 
         Raises OnnxRuntimeException: InvalidStateError (the state is nominal)."""
         return outcomes.throwing(lambda: IDisposableReadOnlyCollection(FlatBuffer._of(one) for one in self._session.running_statistics_buffers()))
+
+    def OnGradientsReady(self, callback: Callable[[FlatBuffer], Any] | None, bucketBytes: int = 1048576) -> None:
+        """Call a function within every train step with each bucket of gradients, as soon as the backward pass has completed it, so that it is sent while
+        the pass goes on. The function may change the bucket at once or later, up to the optimizer step, and must not call the session.
+
+        callback: takes a flat buffer, a piece of the gradients; none for no calls any more. bucketBytes: a bucket holds neighbouring parameters of at
+        least this size together.
+
+        Raises OnnxRuntimeException: InvalidStateError (the session has the option optimizer_in_backward, the gradients are not valid, or the state is
+        nominal); InvalidArgumentError (bucket_bytes is below 1, or the session trains with differential privacy); ArgumentTypeError (the callback
+        cannot be called)."""
+        outcomes.throwing(lambda: self._session.on_gradients_ready(
+            arguments.bucket_callback(callback, "callback", FlatBuffer),
+            arguments.integer(bucketBytes, "bucketBytes"),
+        ))
 
     def Freeze(self, parameterNames: Sequence[str]) -> None:
         """Exclude trainable parameters from optimizer steps; their gradients are still computed.

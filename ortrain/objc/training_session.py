@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 from ortrain._facade_runtime import arguments, lifetime, outcomes, sessions
 from ortrain._facade_runtime.apple import AppleSession
@@ -271,6 +271,25 @@ class ORTTrainingSession(AppleSession):
 
         Fills error with an NSError: InvalidStateError (the state is nominal)."""
         return outcomes.boxed(error, None, lambda: [ORTFlatBuffer._of(one) for one in self._session.running_statistics_buffers()])
+
+    def onGradientsReadyWithBucketBytes_handler_error_(self, bucketBytes: int, handler: Callable[[ORTFlatBuffer], Any] | None,
+                                                       error: outcomes.BoxLike | None) -> bool:
+        """Call a function within every train step with each bucket of gradients, as soon as the backward pass has completed it, so that it is sent while
+        the pass goes on. The function may change the bucket at once or later, up to the optimizer step, and must not call the session.
+
+        bucketBytes: a bucket holds neighbouring parameters of at least this size together. handler: takes a flat buffer, a piece of the gradients;
+        none for no calls any more.
+
+        Fills error with an NSError: InvalidStateError (the session has the option optimizer_in_backward, the gradients are not valid, or the state is
+        nominal); InvalidArgumentError (bucket_bytes is below 1, or the session trains with differential privacy); ArgumentTypeError (the callback
+        cannot be called)."""
+        return outcomes.boxed_success(
+            error,
+            lambda: self._session.on_gradients_ready(
+                arguments.bucket_callback(handler, "handler", ORTFlatBuffer),
+                arguments.integer(bucketBytes, "bucketBytes"),
+            ),
+        )
 
     def freezeParameterNames_error_(self, parameterNames: Sequence[str], error: outcomes.BoxLike | None) -> bool:
         """Exclude trainable parameters from optimizer steps; their gradients are still computed.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from ortrain._facade_runtime import arguments, lifetime, outcomes, overloads, sessions
@@ -235,6 +235,21 @@ class ORTTrainingSession(SessionHolder):
 
         Raises ORTError: InvalidStateError (the state is nominal)."""
         return outcomes.raising(lambda: [ORTFlatBuffer._of(one) for one in self._session.running_statistics_buffers()])
+
+    def onGradientsReady(self, *, bucketBytes: int = 1048576, handler: Callable[[ORTFlatBuffer], Any] | None) -> None:
+        """Call a function within every train step with each bucket of gradients, as soon as the backward pass has completed it, so that it is sent while
+        the pass goes on. The function may change the bucket at once or later, up to the optimizer step, and must not call the session.
+
+        bucketBytes: a bucket holds neighbouring parameters of at least this size together. handler: takes a flat buffer, a piece of the gradients;
+        none for no calls any more.
+
+        Raises ORTError: InvalidStateError (the session has the option optimizer_in_backward, the gradients are not valid, or the state is nominal);
+        InvalidArgumentError (bucket_bytes is below 1, or the session trains with differential privacy); ArgumentTypeError (the callback cannot be
+        called)."""
+        outcomes.raising(lambda: self._session.on_gradients_ready(
+            arguments.bucket_callback(handler, "handler", ORTFlatBuffer),
+            arguments.integer(bucketBytes, "bucketBytes"),
+        ))
 
     def freeze(self, *, parameterNames: Sequence[str]) -> None:
         """Exclude trainable parameters from optimizer steps; their gradients are still computed.

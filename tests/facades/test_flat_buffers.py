@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ortrain.capi import Box
-from ortrain.conformance.drivers import FINISHED, driver_for
-from ortrain.conformance.drivers.c import EXTENSIONS, ORT, default_allocator, out
+from ortrain.conformance.drivers import FINISHED, Failure, driver_for
+from ortrain.conformance.drivers.c import EXTENSIONS, ORT, checked, default_allocator, out
 from ortrain.conformance.drivers.objc import send
 from ortrain.csharp import OnnxRuntimeException
 from ortrain.errors import UseAfterRelease
@@ -79,3 +79,21 @@ def test_an_array_of_flat_buffers_comes_with_its_length_or_not_at_all():
     buffers = Box()
     assert EXTENSIONS.GetGradientBuffers(session, default_allocator(), buffers, None) is not None
     assert buffers.value is None
+
+
+def test_an_error_of_a_function_for_ready_buckets_ends_the_train_step(batch):
+    driver, session = started("csharp")
+    session.OnGradientsReady(lambda bucket: bucket.View("nothing"))
+    with pytest.raises(OnnxRuntimeException, match="got 'nothing'"):
+        driver.training_session__train_step(session, list(batch))
+    with pytest.raises(OnnxRuntimeException, match="expected valid gradients"):
+        session.GradientBuffers()
+
+
+def test_what_cannot_be_called_is_no_function_for_ready_buckets():
+    for language, call in (("csharp", lambda session: session.OnGradientsReady(3)), ("swift", lambda session: session.onGradientsReady(handler=3)),
+                           ("objc", lambda session: send(session.onGradientsReadyWithBucketBytes_handler_error_, 1, 3)),
+                           ("c", lambda session: checked(EXTENSIONS.SetGradientsReadyFunction(session, 3, None, 1)))):
+        driver, session = started(language)
+        with pytest.raises(Failure, match="ArgumentTypeError: expected a function or none"):
+            driver.guarded(lambda call=call, session=session: call(session))

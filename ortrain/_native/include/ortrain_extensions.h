@@ -15,6 +15,8 @@ extern "C" {
 typedef struct OrtFlatBuffer OrtFlatBuffer;
 typedef struct OrtTrainingExtensions OrtTrainingExtensions;
 
+typedef void (ORT_API_CALL* OrtGradientsReadyFunction)(void* param, OrtFlatBuffer* bucket);
+
 struct OrtTrainingExtensions {
     OrtStatus* (ORT_API_CALL* GetGradientBuffers)(OrtTrainingSession* sess, OrtAllocator* allocator, OrtFlatBuffer*** buffers, size_t* buffers_len);
     OrtStatus* (ORT_API_CALL* GetParameterBuffers)(OrtTrainingSession* sess, OrtAllocator* allocator, OrtFlatBuffer*** buffers, size_t* buffers_len);
@@ -22,6 +24,7 @@ struct OrtTrainingExtensions {
     OrtStatus* (ORT_API_CALL* GetMomentName)(OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output);
     OrtStatus* (ORT_API_CALL* GetMomentBuffers)(OrtTrainingSession* sess, const char* moment_name, OrtAllocator* allocator, OrtFlatBuffer*** buffers, size_t* buffers_len);
     OrtStatus* (ORT_API_CALL* GetRunningStatisticsBuffers)(OrtTrainingSession* sess, OrtAllocator* allocator, OrtFlatBuffer*** buffers, size_t* buffers_len);
+    OrtStatus* (ORT_API_CALL* SetGradientsReadyFunction)(OrtTrainingSession* sess, OrtGradientsReadyFunction ready_function, void* ready_param, size_t bucket_bytes);
     OrtStatus* (ORT_API_CALL* FlatBufferGetValue)(OrtFlatBuffer* buffer, OrtValue** value);
     OrtStatus* (ORT_API_CALL* FlatBufferGetParameterCount)(const OrtFlatBuffer* buffer, size_t* out);
     OrtStatus* (ORT_API_CALL* FlatBufferGetParameterName)(const OrtFlatBuffer* buffer, size_t index, OrtAllocator* allocator, char** output);

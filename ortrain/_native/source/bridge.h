@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ortrain_c_api.h"
+#include "ortrain_extensions.h"
 
 #define MAX_RANK 8              /* the engine's */
 
@@ -121,6 +121,9 @@ typedef struct BufferList {
     BufferContents *items;
 } BufferList;
 
+/* Make a handle of a bucket, whose contents it takes, and call the program's function with it; -1 when memory is exhausted. */
+typedef int (*BucketReceiver)(OrtGradientsReadyFunction function, void *parameter, BufferContents *bucket);
+
 /* The functions of the engine. Each takes the GIL, and returns 0, or -1 after filling the Failure. `object` is what a create or load function has made; it is
    given back with `release`. */
 typedef struct Bridge {
@@ -157,6 +160,8 @@ typedef struct Bridge {
     int (*moment_names)(void *session, Strings *names, Failure *failure);
     int (*flat_buffers)(void *session, BufferKind kind, const char *moment, BufferList *buffers, Failure *failure);
     int (*buffer_value)(void *buffer, const char *parameter, Content **content, Failure *failure);      /* NULL: the whole buffer */
+    int (*on_gradients_ready)(void *session, BucketReceiver receive, OrtGradientsReadyFunction function, void *parameter, size_t bucket_bytes,
+                              Failure *failure);      /* NULL: no calls any more */
     void (*close_training_session)(void *session);
 
     int (*create_session)(const Settings *settings, const Source *model, ModelInterface *found, void **session, Failure *failure);

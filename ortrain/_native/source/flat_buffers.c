@@ -78,6 +78,26 @@ OrtStatus *ORT_API_CALL extension_GetRunningStatisticsBuffers(OrtTrainingSession
     GIVE_BUFFERS(RUNNING_STATISTICS, NULL);
 }
 
+/* ---- buckets as they become ready */
+
+static int receive_bucket(OrtGradientsReadyFunction function, void *parameter, BufferContents *bucket) {
+    OrtFlatBuffer *buffer = new_handle(KIND_FlatBuffer);
+    if (buffer == NULL) {
+        free_contents(bucket);
+        return -1;
+    }
+    buffer->contents = *bucket;
+    function(parameter, buffer);
+    return 0;
+}
+
+OrtStatus *ORT_API_CALL extension_SetGradientsReadyFunction(OrtTrainingSession *sess, OrtGradientsReadyFunction ready_function, void *ready_param,
+                                                            size_t bucket_bytes) {
+    REQUIRE(TrainingSession, sess);
+    CALL_ENGINE(sess, on_gradients_ready(sess->object, receive_bucket, ready_function, ready_param, bucket_bytes, &failure));
+    return NULL;
+}
+
 /* ---- names */
 
 static OrtStatus *give_name(const Strings *names, size_t index, OrtAllocator *allocator, char **output, const char *function) {

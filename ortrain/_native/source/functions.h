@@ -199,6 +199,7 @@ OrtStatus* ORT_API_CALL extension_GetMomentCount(OrtTrainingSession* sess, size_
 OrtStatus* ORT_API_CALL extension_GetMomentName(OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output);
 OrtStatus* ORT_API_CALL extension_GetMomentBuffers(OrtTrainingSession* sess, const char* moment_name, OrtAllocator* allocator, OrtFlatBuffer*** buffers, size_t* buffers_len);
 OrtStatus* ORT_API_CALL extension_GetRunningStatisticsBuffers(OrtTrainingSession* sess, OrtAllocator* allocator, OrtFlatBuffer*** buffers, size_t* buffers_len);
+OrtStatus* ORT_API_CALL extension_SetGradientsReadyFunction(OrtTrainingSession* sess, OrtGradientsReadyFunction ready_function, void* ready_param, size_t bucket_bytes);
 OrtStatus* ORT_API_CALL extension_FlatBufferGetValue(OrtFlatBuffer* buffer, OrtValue** value);
 OrtStatus* ORT_API_CALL extension_FlatBufferGetParameterCount(const OrtFlatBuffer* buffer, size_t* out);
 OrtStatus* ORT_API_CALL extension_FlatBufferGetParameterName(const OrtFlatBuffer* buffer, size_t index, OrtAllocator* allocator, char** output);

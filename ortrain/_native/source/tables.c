@@ -972,6 +972,7 @@ const OrtTrainingExtensions extension_table = {
     extension_GetMomentName,
     extension_GetMomentBuffers,
     extension_GetRunningStatisticsBuffers,
+    extension_SetGradientsReadyFunction,
     extension_FlatBufferGetValue,
     extension_FlatBufferGetParameterCount,
     extension_FlatBufferGetParameterName,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 WARNING = 2
 """The logging level of environments that a case does not specify."""
 
@@ -48,6 +50,11 @@ class Driver:
     def guarded(self, call: Callable[[], Any]) -> Any:
         """Return the result of a call; the language's failure becomes a Failure."""
         raise NotImplementedError
+
+
+def scaled_by(factor: float | None) -> Callable[[np.ndarray], None] | None:
+    """Return what a case does with the elements of each bucket of gradients, None for nothing."""
+    return None if factor is None else lambda elements: np.multiply(elements, np.float32(factor), out=elements)
 
 
 def failure_of(error: BaseException, shown: str) -> Failure:

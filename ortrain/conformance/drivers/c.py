@@ -28,7 +28,7 @@ from ortrain.capi import (
     OrtTrainingSession,
     OrtValue,
 )
-from ortrain.conformance.drivers.base import WARNING, Driver, Failure, failure_of
+from ortrain.conformance.drivers.base import WARNING, Driver, Failure, failure_of, scaled_by
 from ortrain.errors import OrtrainError, UseAfterRelease
 from ortrain.runtime.values import OrtValue as CoreValue
 
@@ -114,6 +114,14 @@ def written(value: OrtValue, write: np.ndarray | None) -> np.ndarray:
     if write is not None:
         out(ORT.GetTensorMutableData, value)[:] = write.reshape(-1)
     return array_of(value)
+
+
+def scale_bucket(scale: Callable[[np.ndarray], None], bucket: OrtFlatBuffer) -> None:
+    """Change the gradients in a bucket, and release it: a function for SetGradientsReadyFunction."""
+    value = out(EXTENSIONS.FlatBufferGetValue, bucket)
+    scale(out(ORT.GetTensorMutableData, value))
+    ORT.ReleaseValue(value)
+    EXTENSIONS.ReleaseFlatBuffer(bucket)
 
 
 class CDriver(Driver):
@@ -434,6 +442,10 @@ class CDriver(Driver):
 
     def training_session__release(self, session: OrtTrainingSession) -> None:
         TRAINING.ReleaseTrainingSession(session)
+
+    def training_session__on_gradients_ready(self, session: OrtTrainingSession, factor: float | None, bucket_bytes: int) -> None:
+        scale = scaled_by(factor)
+        checked(EXTENSIONS.SetGradientsReadyFunction(session, None if scale is None else scale_bucket, scale, bucket_bytes))
 
     # ---- flat buffers
 

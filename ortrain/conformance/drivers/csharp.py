@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.conformance.drivers.base import Driver, Failure
+from ortrain.conformance.drivers.base import Driver, Failure, scaled_by
 from ortrain.csharp import (
     CheckpointState,
     DisposableNamedOnnxValue,
@@ -286,6 +286,10 @@ class CSharpDriver(Driver):
 
     def training_session__release(self, session: TrainingSession) -> None:
         session.Dispose()
+
+    def training_session__on_gradients_ready(self, session: TrainingSession, factor: float | None, bucket_bytes: int) -> None:
+        scale = scaled_by(factor)
+        session.OnGradientsReady(None if scale is None else lambda bucket: scale(bucket.Value.GetTensorMutableDataAsSpan()), bucketBytes=bucket_bytes)
 
     # ---- flat buffers
 

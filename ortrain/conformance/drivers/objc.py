@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.conformance.drivers.base import WARNING, Driver, Failure
+from ortrain.conformance.drivers.base import WARNING, Driver, Failure, scaled_by
 from ortrain.conformance.drivers.swift import apple_type, element_type_of
 from ortrain.enums import AppleElementType, ElementType
 from ortrain.objc import (
@@ -238,6 +238,11 @@ class ObjectiveCDriver(Driver):
 
     def training_session__export_model_for_inferencing(self, session: ORTTrainingSession, path: str, output_names: Sequence[str]) -> None:
         send(session.exportModelForInferenceWithOutputPath_graphOutputNames_error_, path, output_names)
+
+    def training_session__on_gradients_ready(self, session: ORTTrainingSession, factor: float | None, bucket_bytes: int) -> None:
+        scale = scaled_by(factor)
+        block = None if scale is None else lambda bucket: scale(send(send(bucket.valueWithError_).tensorDataWithError_))
+        send(session.onGradientsReadyWithBucketBytes_handler_error_, bucket_bytes, block)
 
     # ---- flat buffers
 

@@ -10,7 +10,7 @@ import numpy as np
 import ortrain
 from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 from ortrain.api.checkpoint_state import Parameter, Parameters, Properties
-from ortrain.conformance.drivers.base import Driver, NotOffered, failure_of
+from ortrain.conformance.drivers.base import Driver, NotOffered, failure_of, scaled_by
 from ortrain.dtypes import NAMES, numpy_dtype
 from ortrain.errors import InvalidStateError, MissingPackageError, OrtrainError
 from ortrain.runtime.flat_buffers import FlatBuffer
@@ -258,6 +258,10 @@ class PythonDriver(Driver):
 
     def training_session__export_model_for_inferencing(self, session: Session, path: str, output_names: Sequence[str]) -> None:
         session.module.export_model_for_inferencing(path, output_names)
+
+    def training_session__on_gradients_ready(self, session: Session, factor: float | None, bucket_bytes: int) -> None:
+        scale = scaled_by(factor)
+        session.module.on_gradients_ready(None if scale is None else lambda bucket: scale(bucket.array), bucket_bytes)
 
     # ---- flat buffers
 

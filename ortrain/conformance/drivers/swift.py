@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.conformance.drivers.base import WARNING, Driver, Failure
+from ortrain.conformance.drivers.base import WARNING, Driver, Failure, scaled_by
 from ortrain.enums import AppleElementType, ElementType
 from ortrain.runtime.values import OrtValue
 from ortrain.swift import (
@@ -230,6 +230,10 @@ class SwiftDriver(Driver):
 
     def training_session__export_model_for_inferencing(self, session: ORTTrainingSession, path: str, output_names: Sequence[str]) -> None:
         session.exportModelForInference(withOutputPath=path, graphOutputNames=output_names)
+
+    def training_session__on_gradients_ready(self, session: ORTTrainingSession, factor: float | None, bucket_bytes: int) -> None:
+        scale = scaled_by(factor)
+        session.onGradientsReady(bucketBytes=bucket_bytes, handler=None if scale is None else lambda bucket: scale(bucket.value().tensorData()))
 
     # ---- flat buffers
 

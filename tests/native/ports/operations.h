@@ -391,100 +391,7 @@ static void session_export(void *on) {
     check(training->ExportModelForInferencing(on, text_argument("path"), count, names));
 }
 
-/* ---- flat buffers */
-
-static void base_extensions(void *on) { (void)on; reply_flag(OrtGetTrainingExtensions((uint32_t)whole_argument("version")) != NULL); }
-
-/* Reply with the buffers that a function has given, and free their array. */
-static void reply_buffers(OrtStatus *status, OrtFlatBuffer ***buffers, size_t *count) {
-    check(status);
-    reply_objects(BUFFER, (void **)*buffers, *count);
-    check(ort->AllocatorFree(allocator, *buffers));
-}
-
-#define REPLY_BUFFERS(function, ...) \
-    do { \
-        OrtFlatBuffer **buffers; \
-        size_t count; \
-        reply_buffers(extensions->function(__VA_ARGS__, allocator, &buffers, &count), &buffers, &count); \
-    } while (0)
-
-static void session_gradients(void *on) { REPLY_BUFFERS(GetGradientBuffers, on); }
-static void session_parameters(void *on) { REPLY_BUFFERS(GetParameterBuffers, on); }
-static void session_moments(void *on) { REPLY_BUFFERS(GetMomentBuffers, on, text_argument("name")); }
-static void session_statistics(void *on) { REPLY_BUFFERS(GetRunningStatisticsBuffers, on); }
-
-static size_t moments_of(OrtTrainingSession *session) {
-    size_t count;
-    check(extensions->GetMomentCount(session, &count));
-    return count;
-}
-
-static void write_moment_of(OrtTrainingSession *session, size_t index) {
-    char *name;
-    check(extensions->GetMomentName(session, index, allocator, &name));
-    write_name(name);
-}
-
-static void session_moment_count(void *on) { reply_count(moments_of(on)); }
-static void session_moment_name(void *on) { write_moment_of(on, (size_t)whole_argument("index")); }
-
-static void session_moment_names(void *on) {
-    size_t count = moments_of(on);
-    fputs("[", reply);
-    for (size_t i = 0; i < count; i++) {
-        fputs(i > 0 ? ", " : "", reply);
-        write_moment_of(on, i);
-    }
-    fputs("]", reply);
-}
-
-static size_t parameters_of(OrtFlatBuffer *buffer) {
-    size_t count;
-    check(extensions->FlatBufferGetParameterCount(buffer, &count));
-    return count;
-}
-
-static void write_parameter_of(OrtFlatBuffer *buffer, size_t index) {
-    char *name;
-    check(extensions->FlatBufferGetParameterName(buffer, index, allocator, &name));
-    write_name(name);
-}
-
-static void buffer_count(void *on) { reply_count(parameters_of(on)); }
-static void buffer_name(void *on) { write_parameter_of(on, (size_t)whole_argument("index")); }
-
-static void buffer_names(void *on) {
-    size_t count = parameters_of(on);
-    fputs("[", reply);
-    for (size_t i = 0; i < count; i++) {
-        fputs(i > 0 ? ", " : "", reply);
-        write_parameter_of(on, i);
-    }
-    fputs("]", reply);
-}
-
-static void buffer_offset(void *on) {
-    size_t offset;
-    check(extensions->FlatBufferGetOffset(on, text_argument("name"), &offset));
-    reply_count(offset);
-}
-
-static void buffer_value(void *on) {
-    OrtValue *value;
-    check(extensions->FlatBufferGetValue(on, &value));
-    keep(VALUE, NULL, value);
-    write_data(value);
-    reply_tensor(value, false);
-}
-
-static void buffer_view(void *on) {
-    OrtValue *view;
-    check(extensions->FlatBufferGetView(on, text_argument("name"), &view));
-    keep(VALUE, NULL, view);
-    write_data(view);
-    reply_tensor(view, false);
-}
+#include "buffer_operations.h"
 
 static void set_seed(void *on) { (void)on; check(training->SetSeed(whole_argument("seed"))); }
 
@@ -527,6 +434,7 @@ static const struct {
     { "training_session.input_names", SESSION, session_input_names }, { "training_session.lazy_reset_grad", SESSION, session_reset },
     { "training_session.moment_buffers", SESSION, session_moments }, { "training_session.moment_count", SESSION, session_moment_count },
     { "training_session.moment_name", SESSION, session_moment_name }, { "training_session.moment_names", SESSION, session_moment_names },
+    { "training_session.on_gradients_ready", SESSION, session_ready },
     { "training_session.optimizer_step", SESSION, session_optimizer_step }, { "training_session.output_count", SESSION, session_output_count },
     { "training_session.output_name", SESSION, session_output_name }, { "training_session.output_names", SESSION, session_output_names },
     { "training_session.parameter_buffers", SESSION, session_parameters }, { "training_session.parameters_size", SESSION, session_size },

@@ -1,5 +1,7 @@
 /* Trains one network in two sessions, each with half of every batch, and averages their gradients where they are: flat_buffers ARTIFACTS OUT. Writes the
    parameters of both sessions, and of a third one that trains whole batches. */
+#include <pthread.h>
+
 #include "program.h"
 
 #include "ortrain_extensions.h"
@@ -98,6 +100,63 @@ static void check_refusals(const Trainer *t) {
     REFUSED(extensions->FlatBufferGetValue(buffer, &value), ORT_INVALID_ARGUMENT, "an OrtFlatBuffer that was released");
 }
 
+/* What a function is called with for each bucket of gradients. */
+typedef struct Ready {
+    const char *checkpoint;
+    size_t buckets, elements;
+} Ready;
+
+static void *load(void *checkpoint) {
+    OrtCheckpointState *state = NULL;
+    OK(training->LoadCheckpoint(checkpoint, &state));
+    training->ReleaseCheckpointState(state);
+    return NULL;
+}
+
+/* Zero a bucket, and wait for another thread that uses the library, as one that sends the bucket may. */
+static void clear_bucket(void *param, OrtFlatBuffer *bucket) {
+    Ready *ready = param;
+    OrtValue *value;
+    size_t count;
+    pthread_t thread;
+    OK(extensions->FlatBufferGetValue(bucket, &value));
+    float *data = data_of(value, &count);
+    memset(data, 0, count * sizeof(float));
+    ready->buckets++;
+    ready->elements += count;
+    ort->ReleaseValue(value);
+    extensions->ReleaseFlatBuffer(bucket);
+    HOLDS(pthread_create(&thread, NULL, load, (void *)ready->checkpoint) == 0 && pthread_join(thread, NULL) == 0);
+}
+
+/* Each bucket comes once in a step, and what is written into it is the gradient. */
+static void check_ready(const Trainer *t, const char *folder) {
+    float x[ROWS * 3] = { 1, -2, 3 };
+    int64_t labels[ROWS] = { 0, 1, 2, 0 };
+    char *checkpoint = in_folder(folder, "checkpoint");
+    Ready ready = { checkpoint, 0, 0 };
+    OK(extensions->SetGradientsReadyFunction(t->session, clear_bucket, &ready, 1));
+    for (size_t step = 1; step < 3; step++) {
+        OK(training->LazyResetGrad(t->session));
+        train(t, x, labels, ROWS);
+        HOLDS(ready.buckets == 3 * step && ready.elements == 48 * step);
+    }
+    OrtFlatBuffer *gradients = gradients_of(t);
+    OrtValue *value;
+    size_t count;
+    OK(extensions->FlatBufferGetValue(gradients, &value));
+    float *data = data_of(value, &count);
+    for (size_t i = 0; i < count; i++)
+        HOLDS(data[i] == 0);
+    REFUSED(extensions->SetGradientsReadyFunction(t->session, clear_bucket, &ready, 0), ORT_INVALID_ARGUMENT, "bucket_bytes");
+    OK(extensions->SetGradientsReadyFunction(t->session, NULL, NULL, 1));
+    train(t, x, labels, ROWS);
+    HOLDS(ready.buckets == 6);
+    ort->ReleaseValue(value);
+    extensions->ReleaseFlatBuffer(gradients);
+    free(checkpoint);
+}
+
 /* Buffers and their values keep the memory of a session that is released. */
 static void check_lifetime(Trainer *t) {
     OrtFlatBuffer *buffer = gradients_of(t), **buffers;
@@ -159,6 +218,7 @@ int main(int argc, char **argv) {
     write_parameters(&trainers[1], argv[2], "second.bin");
     write_parameters(&trainers[WHOLE], argv[2], "whole.bin");
     check_refusals(&trainers[0]);
+    check_ready(&trainers[WHOLE], argv[1]);
     for (int i = 0; i < SESSIONS; i++)
         check_lifetime(&trainers[i]);
     return 0;
