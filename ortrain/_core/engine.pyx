@@ -63,6 +63,7 @@ cdef void *implicit_gemm = NULL
 cdef Transpose transpose = NULL
 cdef SinglePackedGemm packed_bfloat16 = NULL
 cdef SingleParallelGemm parallel_bfloat16 = NULL
+cdef AmxGemm amx_bfloat16 = NULL
 cdef void *implicit_bfloat16 = NULL
 LOADING = threading.Lock()
 
@@ -112,24 +113,32 @@ def load_services():
     packed_float32 = <SinglePackedGemm><size_t>single["packed_gemm"]
 
 
-def multiplies_bfloat16():
-    """Return whether this processor multiplies bfloat16 numbers, and the instruction set in use has a GEMM that does."""
+def has_bfloat16_vectors():
+    """Return whether this processor multiplies vectors of bfloat16 numbers, and the instruction set in use has a GEMM that does."""
     from ortrain._core.cpu import supports
     from ortrain._core.kernel_table import instruction_set
     return instruction_set() == "avx512" and supports("avx512_bf16")
 
 
+def multiplies_bfloat16():
+    """Return whether this processor multiplies bfloat16 numbers, in vectors or on AMX tiles, and the instruction set in use has a GEMM that does."""
+    with LOADING:
+        load_services()
+    return has_amx or has_bfloat16_vectors()
+
+
 def load_bfloat16_gemm():
     """Load the GEMM of bfloat16 operands, once. The caller holds the lock LOADING. Without the processor's help it computes the same bits more slowly."""
-    global packed_bfloat16, parallel_bfloat16, implicit_bfloat16
+    global packed_bfloat16, parallel_bfloat16, amx_bfloat16, implicit_bfloat16
     if packed_bfloat16 != NULL:
         return
     import importlib
 
     from ortrain._core.kernel_table import instruction_set
-    name = "gemm_bfloat16_native" if multiplies_bfloat16() else "gemm_bfloat16"
+    name = "gemm_bfloat16_native" if has_bfloat16_vectors() else "gemm_bfloat16"
     gemm = importlib.import_module(f"ortrain._core.instruction_sets.{instruction_set()}.{name}").GEMM
     parallel_bfloat16 = <SingleParallelGemm><size_t>gemm["parallel_gemm"]
+    amx_bfloat16 = <AmxGemm><size_t>gemm["amx_gemm"]
     implicit_bfloat16 = <void *><size_t>gemm["implicit_gemm"]
     packed_bfloat16 = <SinglePackedGemm><size_t>gemm["packed_gemm"]
 
@@ -232,10 +241,10 @@ cdef inline bint suits_bfloat16(int64_t m, int64_t n, int64_t k) noexcept nogil:
 cdef void gemm_bfloat16(const Engine *e, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                         const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil:
     """gemm_float32 with operands rounded to bfloat16, where they suit."""
-    if suits_bfloat16(m, n, k):
-        parallel_bfloat16(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu)
-    else:
+    if not suits_bfloat16(m, n, k):
         gemm_float32(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
+    elif not amx_bfloat16(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu):
+        parallel_bfloat16(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu)
 
 
 cdef void gemm_bfloat16_serial(const Engine *e, int64_t worker, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
@@ -318,7 +327,7 @@ cdef class EngineHandle:
         if name == "bfloat16":
             with LOADING:
                 load_bfloat16_gemm()
-            self.bfloat16_engine.implicit_gemm = implicit_gemm if self.engine.amx else implicit_bfloat16      # three parts on tiles are faster and exacter
+            self.bfloat16_engine.implicit_gemm = implicit_bfloat16
         self.is_bfloat16 = name == "bfloat16"
 
     @property
@@ -328,13 +337,12 @@ cdef class EngineHandle:
 
     @property
     def amx(self):
-        """Whether float32 GEMM may use the processor's AMX tiles; always False without them."""
+        """Whether GEMM may use the processor's AMX tiles; always False without them."""
         return bool(self.engine.amx)
 
     @amx.setter
     def amx(self, enabled):
         self.engine.amx = self.bfloat16_engine.amx = has_amx and enabled
-        self.precision = self.precision         # implicit GEMM of bfloat16 operands depends on both
 
     def after_fork(self):
         """Reset the pool in a forked child, which lacks its parent's threads; the next parallel region starts new ones."""

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ortrain._core.engine import EngineHandle
 from ortrain.ops.shared.conv_algorithms import Method
 from tests.core.test_bfloat16_products import rounded
+from tests.core.test_convolution import has_amx
 from tests.ops.harness import cast, lowered, run_kernel
 from tests.ops.samples.channels_last import backward, forward, transposed
 
@@ -24,8 +24,12 @@ CONVOLUTIONS = [
     ((5, 20, 21, 16), (36, 16, 4, 4), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),                          # several blocks of points
 ]
 WINDOWS = [shape for shape, _, _ in CONVOLUTIONS]
-if EngineHandle().amx:
-    pytest.skip("convolutions are computed in three parts on the processor's tiles instead", allow_module_level=True)
+TILED = [
+    ((2, 31, 29, 64), (96, 64, 3, 3), SAME | {"strides": (2, 2)}),
+    ((3, 17, 18, 32), (50, 32, 4, 2), {"pads": (1, 0, 0, 1)}),                                             # the gradient of the data is computed in pairs
+    ((1, 24, 23, 64), (128, 64, 3, 3), {"dilations": (2, 3), "pads": (2, 3, 2, 3), "strides": (2, 1)}),
+    ((2, 40, 41, 64), (64, 64, 3, 3), SAME | {"strides": (3, 2)}),                                       # classes of pixels with different taps
+]
 
 
 def with_rounded_inputs(sample):
@@ -53,6 +57,15 @@ def test_a_convolution_rounds_its_operands_only(x, w, attributes):
 @pytest.mark.parametrize("x, w, attributes", CONVOLUTIONS, ids=map(str, WINDOWS))
 def test_the_gradients_of_a_convolution_round_their_operands_only(x, w, attributes):
     check(backward("", x, w, attributes), [0, 1])
+
+
+@has_amx
+@pytest.mark.parametrize("x, w, attributes", TILED, ids=str)
+def test_a_convolution_and_its_gradients_on_amx_tiles_round_their_operands_only(x, w, attributes):
+    for sample, compared in ((forward("", x, w, attributes), [0]), (backward("", x, w, attributes), [0, 1])):
+        check(sample, compared)
+        tiles, pairs = (run_kernel(sample, "float32", tiles=flag, precision="bfloat16") for flag in (True, False))
+        assert any(not np.array_equal(tiles[output], pairs[output]) for output in compared), "not computed with AMX"
 
 
 @pytest.mark.parametrize("x, w, attributes", [CONVOLUTIONS[0], CONVOLUTIONS[3], CONVOLUTIONS[4]], ids=str)

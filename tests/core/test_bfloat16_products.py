@@ -1,5 +1,5 @@
-"""Products of bfloat16 operands: they round as a reference in NumPy does, with the same bits for any number of workers and whether the processor multiplies
-bfloat16 numbers or not, and sessions of that precision train like those of float32."""
+"""Products of bfloat16 operands: they round as a reference in NumPy does, with the same bits for any number of workers and, without AMX, whether the processor
+multiplies bfloat16 numbers or not, and sessions of that precision train like those of float32."""
 
 import ctypes
 import importlib
@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortrain
-from ortrain._core.engine import EngineHandle, multiplies_bfloat16
+from ortrain._core.engine import EngineHandle, has_bfloat16_vectors, multiplies_bfloat16
 from ortrain._core.kernel_table import instruction_set
 from ortrain.artifacts import LossType, OptimType
 from ortrain.errors import InvalidArgumentError
@@ -114,7 +114,7 @@ def packed_gemm(module):
     return multiply
 
 
-@pytest.mark.skipif(not multiplies_bfloat16(), reason="this processor or instruction set does not multiply bfloat16 numbers")
+@pytest.mark.skipif(not has_bfloat16_vectors(), reason="this processor or instruction set does not multiply vectors of bfloat16 numbers")
 @pytest.mark.parametrize("m, n, k", [(1, 1, 1), (7, 5, 3), (8, 48, 64), (33, 17, 129), (200, 300, 700), (96, 513, 1031), (20, 130, 1300)])
 def test_the_processor_gives_the_bits_of_the_portable_kernels(m, n, k):
     native, portable = packed_gemm("gemm_bfloat16_native"), packed_gemm("gemm_bfloat16")

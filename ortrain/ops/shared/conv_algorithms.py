@@ -170,7 +170,7 @@ def round_up(n: int, to: int) -> int:
 
 
 def suits_amx(m: int, n: int, k: int) -> bool:
-    """Return whether a float32 GEMM of these sizes runs on AMX tiles if the processor has them."""
+    """Return whether a GEMM of these sizes runs on AMX tiles if the processor has them."""
     filled = 100 * m * n >= MIN_FILLED * round_up(m, PANEL_SIZE) * round_up(n, PANEL_SIZE)
     return min(m, n) >= MIN_TILED_SIDE and k >= MIN_TILED_DEPTH and m * n * k >= MIN_TILED_PRODUCTS and filled
 
@@ -184,10 +184,14 @@ def suits_tiles(v: Geometry) -> bool:
     return whole and 1 < v.taps <= MAX_WINDOW_TAPS and suits_amx(v.pixels, v.filters, v.depth) and suits_amx(least_class, v.channels, v.filters)
 
 
+def supports_pairs(v: Geometry) -> bool:
+    """Return whether implicit GEMM on bfloat16 pairs supports a convolution and its gradients."""
+    return v.flat and v.group == 1 and 1 < v.taps <= MAX_WINDOW_TAPS and v.depth <= MAX_PAIR_DEPTH and v.filters * v.taps <= MAX_PAIR_DEPTH
+
+
 def suits_pairs(v: Geometry) -> bool:
     """Return whether implicit GEMM on bfloat16 pairs supports a convolution and its gradients, and has enough products for each element that it rounds."""
-    wide = min(v.channels, v.filters) >= MIN_PAIR_SIDE and v.channels * v.filters >= MIN_PAIR_PRODUCTS
-    return v.flat and v.group == 1 and 1 < v.taps <= MAX_WINDOW_TAPS and wide and v.depth <= MAX_PAIR_DEPTH and v.filters * v.taps <= MAX_PAIR_DEPTH
+    return supports_pairs(v) and min(v.channels, v.filters) >= MIN_PAIR_SIDE and v.channels * v.filters >= MIN_PAIR_PRODUCTS
 
 
 def method_of(v: Geometry, direct: bool, tiles: bool = False, pairs: bool = False) -> Method:
@@ -195,14 +199,14 @@ def method_of(v: Geometry, direct: bool, tiles: bool = False, pairs: bool = Fals
 
     direct: exclude Winograd's algorithms, whose rounding errors are larger (docs/performance.md). tiles: whether AMX tiles may be used. Without strides,
     Winograd is faster than tiles, along rows only with 5 taps; with strides it is slower (512 channels on 7 x 7: 5.9 instead of 3.7 ms). pairs: whether
-    operands may be rounded to bfloat16."""
+    operands may be rounded to bfloat16. On tiles they are one part then, but a product that does not suit tiles, such as that of one class of pixels, is
+    computed in pairs."""
     method = vector_method(v, direct)
-    if pairs and not tiles:
-        slower = method in (Method.IM2COL, Method.DIRECT) or (method == Method.WINOGRAD and v.strides != UNIT)
-        return Method.IMPLICIT_GEMM if slower and suits_pairs(v) else method
-    others = method in (Method.IM2COL, Method.DIRECT) or (method == Method.WINOGRAD and v.strides != UNIT)
-    others = others or (method == Method.WINOGRAD_1D and along_rows(v).kernel[2] != 5)
-    return Method.IMPLICIT_GEMM if tiles and others and suits_tiles(v) else method
+    slower = method in (Method.IM2COL, Method.DIRECT) or (method == Method.WINOGRAD and v.strides != UNIT)
+    tiled = tiles and (slower or (method == Method.WINOGRAD_1D and along_rows(v).kernel[2] != 5))
+    if (tiled and suits_tiles(v) and (supports_pairs(v) or not pairs)) or (slower and pairs and suits_pairs(v)):
+        return Method.IMPLICIT_GEMM
+    return method
 
 
 def vector_method(v: Geometry, direct: bool) -> Method:

@@ -100,20 +100,28 @@ enum {
     SMALL_PANEL_BYTES = 32 * 1024, SMALL_RESULT = (4 << 20) / SCALAR_BYTES, SHARED_SET_STEP = (16 << 10) / SCALAR_BYTES
 };
 
-/* ---- float32 products on AMX tiles (matmul/amx_eligibility.h, matmul/amx_gemm.h) */
+/* ---- products on AMX tiles (matmul/amx_eligibility.h, matmul/amx_gemm.h) */
 #define PANEL_SIZE 32                               /* rows of A or columns of B: two tiles of 16 */
-/* Smaller products gain nothing: 32 columns 5 %, and 48 x 48, which fill half of 64 x 64, lose 40 %. */
+/* Smaller products gain nothing in three parts: 32 columns 5 %, and 48 x 48, which fill half of 64 x 64, lose 40 %. The limits are the same in one part, which
+ * has been run on emulated tiles only: it needs a sixth of the multiplications, and pairs in vectors at least half of those of float32. */
 enum { MIN_TILED_SIDE = 48, MIN_TILED_DEPTH = 64, MIN_TILED_PRODUCTS = 1 << 20, MIN_FILLED = 70 /* percent */ };
+#ifdef BFLOAT16_PAIRS
+/* A chunk is 512 deep, such that the L1 cache holds a panel of 32 KiB beside the sums of a block: estimated, not measured. */
+enum { BFLOAT16_PARTS = 1, CHUNK_STEPS = 16 };
+#else
+/* A chunk is 256 deep; 160 is no faster, since blocks of C are loaded and stored more often. */
+enum { BFLOAT16_PARTS = 3, CHUNK_STEPS = 8 };
+#endif
 enum {
     MAX_PANELS = 8,                                 /* packed together */
-    CHUNK_STEPS = 8,                                /* a chunk is 256 deep; 160 is no faster, since blocks of C are loaded and stored more often */
     /* A run along the depth is one panel: with two and more the L2 cache evicts what it should keep (1024 x 256 x 8192: 205 against 245 GFLOP/s). Across
      * the depth, rows of a single panel are only two cache lines (200 x 5000 x 3000: 160 against 190). */
     STAYING_PANELS = MAX_PANELS, RUN_PANELS = 4,
     KEPT_BLOCKS = 128,                              /* of C, 512 KiB, where there is more than one chunk */
-    /* The depth is split into SLICES from SLICED_CHUNKS chunks on, for results of up to SLICED_BLOCKS blocks: the weight gradients of 1 x 1 convolutions. On
-     * two threads 64 x 64 x 12544 goes from 158 to 242 GFLOP/s; 64 blocks (512 x 128 x 3136) lose more by the final sum than they gain (440 to 340). */
-    SLICES = 2, SLICED_CHUNKS = 8, SLICED_BLOCKS = 32,
+    /* The depth is split into SLICES from SLICED_CHUNKS chunks (a depth of 2048) on, for results of up to SLICED_BLOCKS blocks: the weight gradients of 1 x 1
+     * convolutions. On two threads 64 x 64 x 12544 goes from 158 to 242 GFLOP/s; 64 blocks (512 x 128 x 3136) lose more by the final sum than they gain (440 to
+     * 340). */
+    SLICES = 2, SLICED_CHUNKS = 64 / CHUNK_STEPS, SLICED_BLOCKS = 32,
     FEW_PANELS = 3,                                 /* operands are swapped if at most this many panels need transposing afterwards */
     TILED_STREAM_FROM = 3 << 19                     /* results of 6 MiB and more are streamed (3136 x 512 x 128: 1.85 to 1.45 ms); from 4 MiB BERT loses 1 % */
 };

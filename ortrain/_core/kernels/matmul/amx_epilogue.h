@@ -1,4 +1,4 @@
-/* The state of a float32 GEMM on AMX tiles (amx_gemm.h) and of its work items, and the epilogue: what happens to the sums of a block of C.
+/* The state of a GEMM on AMX tiles (amx_gemm.h) and of its work items, and the epilogue: what happens to the sums of a block of C.
  *
  * A block is finished in the background: while the tiles of the next block are multiplied, finish_rows stores a few rows of the previous one after each step.
  * After the last chunk of the depth rows go to C with alpha, accumulation, bias and ReLU, before it to the kept sums in the L2 cache. */

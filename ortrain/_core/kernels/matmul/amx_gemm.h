@@ -1,4 +1,5 @@
-/* Float32 GEMM on AMX tiles and all workers: C [m, n] = alpha op(A) op(B) (+ C), then bias and ReLU; also with an im2col matrix as operand (implicit_gemm.h).
+/* GEMM on AMX tiles and all workers: C [m, n] = alpha op(A) op(B) (+ C), then bias and ReLU; also with an im2col matrix as operand (implicit_gemm.h). Operands
+ * and results are float32; they are multiplied as sums of three bfloat16 parts, or in gemm_bfloat16.h rounded to one (amx_tiles.h).
  *
  * Blocking: C is divided into blocks of 32 x 32, a panel of A times a panel of B, and the depth into chunks of up to CHUNK_STEPS steps of 32. One operand is
  * "staying": up to STAYING_PANELS of its panels remain in the L2 cache for a chunk. The other one is "passing": its panels are read a run at a time, and each
@@ -11,8 +12,9 @@
  * Overlap: the next run, and the next staying panels, are packed between the tile multiplications (amx_packing.h), and the previous block is
  * stored there too (amx_epilogue.h).
  *
- * Speed at 1024^3 on one core: 305 GFLOP/s, against 185 with 64-byte vectors and 490 to 550 that the AMX unit can reach. The limit is the bandwidth of the L2
- * cache: operands, blocks of C and packing move 20 KiB per 150 ns of multiplications. */
+ * Speed at 1024^3 on one core in three parts: 305 GFLOP/s, against 185 with 64-byte vectors and 490 to 550 that the AMX unit can reach. The limit is the
+ * bandwidth of the L2 cache: operands, blocks of C and packing move 20 KiB per 150 ns of multiplications. One part has run on emulated tiles only
+ * (tests/amx), so its speed is not known. */
 #ifndef ORTRAIN_AMX_GEMM_H
 #define ORTRAIN_AMX_GEMM_H
 #include "matmul/amx_epilogue.h"
@@ -101,7 +103,7 @@ static const float *panel_of(const Operand *o, int64_t index, int64_t k0, int64_
     return copies;
 }
 
-/* multiply_block with vectors instead of tiles, for panels that are out of range of the bfloat16 parts. */
+/* multiply_block with vectors instead of tiles, for panels that are out of range of three bfloat16 parts. */
 static __attribute__((noinline)) void multiply_block_in_vectors(AmxItem *t, int64_t row, int64_t column, int64_t chunk)
 {
     const AmxGemm *p = t->p;
@@ -111,7 +113,7 @@ static __attribute__((noinline)) void multiply_block_in_vectors(AmxItem *t, int6
     finish_rows(t, PANEL_SIZE);
     release_tiles();
     const float *a = panel_of(&p->a, row, k0, depth, copies, &a_step), *b = panel_of(&p->b, column, k0, depth, others, &b_step);
-    packed_gemm(!p->a.k_contiguous, p->b.k_contiguous, rows, columns, depth, 1, a, a_step, b, b_step, 0, t->sums, PANEL_SIZE, 0, 0, workspace);
+    packed_gemm(!p->a.k_contiguous, p->b.k_contiguous, rows, columns, depth, 1, a, a_step, b, b_step, 0, t->sums, PANEL_SIZE, 0, 0, (packed *)workspace);
     configure_tiles();
 }
 
@@ -179,7 +181,7 @@ static void multiply_run(AmxItem *t, const Stage *s, int64_t panel, int stay, in
         for (int64_t i = 0; i < s->staying_count; i++, staying += steps * STEP_ELEMENTS) {
             int64_t a = p->rows_stay ? s->staying + i : s->passing + j, b = p->rows_stay ? s->passing + j : s->staying + i;
             PendingBlock upcoming = pending_block_of(p, s, t->blocks + kept_block(p, s, i, j) * BLOCK_ELEMENTS, s->staying + i, s->passing + j);
-            if (t->stay_out_of_range[stay][i] | t->run_out_of_range[run][j - panel])
+            if (BFLOAT16_PARTS == 3 && (t->stay_out_of_range[stay][i] | t->run_out_of_range[run][j - panel]))
                 multiply_block_in_vectors(t, a * PANEL_SIZE, b * PANEL_SIZE, s->chunk);
             else if (p->rows_stay) multiply_block(t, steps, staying, passing, &upcoming);
             else multiply_block(t, steps, passing, staying, &upcoming);
@@ -195,7 +197,7 @@ static void start_item(AmxItem *t, const AmxGemm *p, const Stage *first, int64_t
     t->staying = p->rows_stay ? &p->a : &p->b;
     t->passing = p->rows_stay ? &p->b : &p->a;
     t->run_panels = t->passing->k_contiguous ? 1 : RUN_PANELS;
-    t->blocks = workspace_of(p->engine, worker);
+    t->blocks = (float *)workspace_of(p->engine, worker);
     t->workspace = t->blocks + AMX_WORKSPACE_FLOATS;
     t->stay[0] = (bfloat16 *)(t->blocks + KEPT_BLOCKS * BLOCK_ELEMENTS); t->stay[1] = t->stay[0] + STAYING_ELEMENTS;
     t->run[0] = t->stay[1] + STAYING_ELEMENTS; t->run[1] = t->run[0] + RUN_ELEMENTS;
@@ -335,8 +337,8 @@ static int amx_gemm(const Engine *engine, int transposed_a, int transposed_b, in
     return 1;
 }
 
-/* Compute the GEMM that *w describes; its m, n and k must satisfy suits_amx. */
-static void implicit_gemm(const Engine *engine, const ImplicitGemm *w)
+/* Compute the GEMM that *w describes, which must satisfy suits_amx_windows. */
+static void amx_implicit_gemm(const Engine *engine, const ImplicitGemm *w)
 {
     const Windows *v = &w->windows;
     int64_t points = v->images * v->out_rows * v->out_columns, columns = v->taps * v->channels;
@@ -360,6 +362,6 @@ static int amx_gemm(const Engine *engine, int transposed_a, int transposed_b, in
     (void)c; (void)ldc; (void)bias; (void)relu;
     return 0;
 }
-static void implicit_gemm(const Engine *engine, const ImplicitGemm *w) { (void)engine; (void)w; }
+static void amx_implicit_gemm(const Engine *engine, const ImplicitGemm *w) { (void)engine; (void)w; }
 #endif
 #endif

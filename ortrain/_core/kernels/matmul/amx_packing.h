@@ -1,4 +1,4 @@
-/* Incremental packing of an operand of the AMX GEMM: panels of 32 rows of A, or 32 columns of B, split into tiles of bfloat16 parts, half a tile at a time.
+/* Incremental packing of an operand of the AMX GEMM: panels of 32 rows of A, or 32 columns of B, as tiles of bfloat16 parts, half a tile at a time.
  *
  * The GEMM calls next_half, performs the packing inside a multiplication (amx_tiles.h), and calls advance_packing. */
 #ifndef ORTRAIN_AMX_PACKING_H
@@ -75,8 +75,8 @@ typedef struct TilePosition { int64_t panel, step, half; } TilePosition;
 typedef struct BlockPacking {
     Operand from;
     int64_t first, panels, first_step, steps;
-    bfloat16 *to;                                   /* [panels][steps][3 parts][2 tiles] */
-    uint8_t *out_of_range;                          /* [panels], written when the packing is complete */
+    bfloat16 *to;                                   /* [panels][steps][parts][2 tiles] */
+    uint8_t *out_of_range;                          /* [panels], written when the packing is complete, for three parts */
     int64_t halves, done;                           /* number of half tiles to pack, and packed */
     int transposed;
     TilePosition previous, current, following;                    /* of the tile in progress and its neighbors */
@@ -158,8 +158,8 @@ static inline HalfTile next_half(BlockPacking *p)
     return h;
 }
 
-/* Mark the panels that tiles cannot multiply: those with an element that is not finite or rounds to infinity as bfloat16, and those whose largest element is
- * below 2^-100, where the third part would underflow. */
+/* Mark the panels that tiles cannot multiply in three parts: those with an element that is not finite or rounds to infinity as bfloat16, and those whose
+ * largest element is below 2^-100, where the third part would underflow. */
 static __attribute__((noinline)) void mark_out_of_range_panels(BlockPacking *p)
 {
     for (int64_t i = 0; i < p->panels; i++) {
@@ -173,8 +173,11 @@ static __attribute__((noinline)) void mark_out_of_range_panels(BlockPacking *p)
 /* Proceed after a half tile was packed. */
 static inline void advance_packing(BlockPacking *p)
 {
-    if (++p->done == p->halves) mark_out_of_range_panels(p);
-    else if (!(p->done & 1)) advance_to_tile(p, p->done / 2);
+    if (++p->done < p->halves) {
+        if (!(p->done & 1)) advance_to_tile(p, p->done / 2);
+    } else if (BFLOAT16_PARTS == 3) {
+        mark_out_of_range_panels(p);
+    }
 }
 
 /* Pack all remaining half tiles at once. */

@@ -1,8 +1,12 @@
-/* One depth step of a float32 GEMM on AMX tiles, C [32, 32] += A [32, 32] B [32, 32], interleaved with the packing of later operands.
+/* One depth step of a GEMM on AMX tiles, C [32, 32] += A [32, 32] B [32, 32], interleaved with the packing of later operands, which are float32 in memory.
  *
  * AMX multiplies bfloat16 numbers. A float32 with its 24 significant bits is the sum of three bfloat16 parts of 8 bits, a = a1 + a2 + a3 (known as
  * bfloat16x3). Of the nine products of the parts of two numbers the six largest are added, the small ones first; each of the other three is at most 2^-25 of
  * the result. In the order chosen, consecutive products share one operand: 14 tile loads for 24 tile multiplications.
+ *
+ * A GEMM of bfloat16 operands (gemm_bfloat16.h) has one part: the number rounded as for pairs (bfloat16_pairs.h). As vdpbf16ps, tdpbf16ps takes subnormal
+ * operands for 0, rounds sums to nearest even and subnormal ones to 0, and raises no exceptions. It adds in another order: the first numbers of 16 pairs to one
+ * sum, the second ones to another, then both to the tile. So the bits of sums differ between the two; infinities and NaNs among operands spread alike.
  *
  * A tile multiplication occupies the AMX unit for 16 cycles, during which the vector units are idle. Packing costs little if its instructions are placed
  * between the multiplications, a few at a time: 4 ns for half a tile, against 40 ns as a function called between steps. */
@@ -19,7 +23,7 @@
 
 /* Return whether the processor has AMX with bfloat16 and Linux permits this process to use it. Linux requires a request, because the tile registers add 8 KiB
  * to the state that a context switch saves. */
-static int enable_amx(void)
+static inline int enable_amx(void)
 {
     enum { LEAF = 7, BFLOAT16 = 1 << 22, TILES = 1 << 24, REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
     unsigned a, b, c, d;
@@ -28,7 +32,7 @@ static int enable_amx(void)
 
 #define STEP_DEPTH 32                               /* depth of a tile: 16 pairs of elements */
 #define TILE_ELEMENTS 512                            /* elements of a tile of 16 rows */
-#define STEP_ELEMENTS (3 * 2 * TILE_ELEMENTS)         /* elements of a panel of 32 rows or columns at one step: three parts of two tiles each */
+#define STEP_ELEMENTS (BFLOAT16_PARTS * 2 * TILE_ELEMENTS)    /* elements of a panel of 32 rows or columns at one step: parts of two tiles each */
 #define AMX __attribute__((target("amx-tile,amx-bf16"), noinline))
 
 typedef uint16_t bfloat16;
@@ -37,7 +41,7 @@ typedef uint16_t bfloat16;
  * after each vector. */
 typedef struct TileSource { const float *from; int64_t step, pair; } TileSource;
 
-/* One unit of packing: half of a tile of 16 rows or columns, in all three parts.
+/* One unit of packing: half of a tile of 16 rows or columns, in all parts.
  *
  * Without transposition, 8 vectors and those they are paired with are read from `source`. With transposition, a 16 x 16 square is read from `source` and
  * transposed to `square`, while 8 vectors of the previous tile, whose squares are complete, are read from `ready` and `ready` + 256. `next`: the same half of
@@ -47,9 +51,17 @@ typedef struct HalfTile {
     const float *ready;
     float *square;
     bfloat16 *to;
-    __m512i *largest;                               /* running maximum of the bits of the first parts, shifted left by one to drop the sign */
+    __m512i *largest;                               /* running maximum of the bits of the first of three parts, shifted left by one to drop the sign */
 } HalfTile;
 
+#ifdef BFLOAT16_PAIRS
+/* Round x and y, store them interleaved as pairs, and return `largest`: no number is out of range. */
+static inline __attribute__((always_inline)) __m512i split_and_store(__m512 x, __m512 y, bfloat16 *to, __m512i largest)
+{
+    _mm512_store_si512((void *)to, (__m512i)pairs_of((vector)x, (vector)y));
+    return largest;
+}
+#else
 /* Split x and y into three parts, store each part with the elements of x and y interleaved as pairs, and return the updated maximum `largest`. */
 static inline __attribute__((always_inline)) __m512i split_and_store(__m512 x, __m512 y, bfloat16 *to, __m512i largest)
 {
@@ -69,23 +81,35 @@ static inline __attribute__((always_inline)) __m512i split_and_store(__m512 x, _
     }
     return largest;
 }
+#endif
 
 /* keeps the compiler from moving vector instructions across tile multiplications */
 #define COMPILER_FENCE __asm__ volatile ("" ::: "memory")
 #define LOAD_A(PART) _tile_stream_loadd(4, a + (PART) * 2 * TILE_ELEMENTS, 64); _tile_stream_loadd(5, a + ((PART) * 2 + 1) * TILE_ELEMENTS, 64)
 #define LOAD_B(PART) _tile_loadd(6, b + (PART) * 2 * TILE_ELEMENTS, 64); _tile_loadd(7, b + ((PART) * 2 + 1) * TILE_ELEMENTS, 64)
+
+/* sums [32, 32] += a [32, 32] b [32, 32], both packed, with other work in six places behind multiplications */
+#ifdef BFLOAT16_PAIRS
+#define MULTIPLY(SUMS, A_TILE, B_TILE) COMPILER_FENCE; _tile_dpbf16ps(SUMS, A_TILE, B_TILE); COMPILER_FENCE
+#define STEP(WORK_1, WORK_2, WORK_3, WORK_4, WORK_5, WORK_6) \
+    LOAD_A(0); LOAD_B(0);                                    \
+    MULTIPLY(0, 4, 6); WORK_1;                               \
+    MULTIPLY(1, 4, 7); WORK_2; WORK_3;                       \
+    MULTIPLY(2, 5, 6); WORK_4;                               \
+    MULTIPLY(3, 5, 7); WORK_5; WORK_6
+#else
 #define MULTIPLY COMPILER_FENCE; _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7); _tile_dpbf16ps(2, 5, 6); _tile_dpbf16ps(3, 5, 7); COMPILER_FENCE
+#define STEP(WORK_1, WORK_2, WORK_3, WORK_4, WORK_5, WORK_6) \
+    LOAD_A(0); LOAD_B(2); MULTIPLY; WORK_1;                  \
+    LOAD_B(1); MULTIPLY; WORK_2;                             \
+    LOAD_A(1); MULTIPLY; WORK_3;                             \
+    LOAD_B(0); MULTIPLY; WORK_4;                             \
+    LOAD_A(2); MULTIPLY; WORK_5;                             \
+    LOAD_A(0); MULTIPLY; WORK_6
+#endif
 
 /* sums [32, 32] += a [32, 32] b [32, 32], both packed */
-AMX static void multiply_step(const bfloat16 *a, const bfloat16 *b)
-{
-    LOAD_A(0); LOAD_B(2); MULTIPLY;
-    LOAD_B(1); MULTIPLY;
-    LOAD_A(1); MULTIPLY;
-    LOAD_B(0); MULTIPLY;
-    LOAD_A(2); MULTIPLY;
-    LOAD_A(0); MULTIPLY;
-}
+AMX static void multiply_step(const bfloat16 *a, const bfloat16 *b) { STEP(,,,,,); }
 
 /* Sources are prefetched into the L1 cache two halves ahead: instructions that wait for a load fill the reorder buffer before the processor reaches later
  * loads. The 1 x 1 convolutions of resnet50 with cold caches: 242 to 226 ms. A longer distance, or the L2 cache only, gained at most half of that. */
@@ -99,12 +123,7 @@ AMX static void multiply_step(const bfloat16 *a, const bfloat16 *b)
 AMX static void multiply_step_and_pack(const bfloat16 *a, const bfloat16 *b, const HalfTile *h)
 {
     __m512i most = *h->largest;
-    LOAD_A(0); LOAD_B(2); MULTIPLY; DIRECT(0);
-    LOAD_B(1); MULTIPLY; DIRECT(1); DIRECT(2);
-    LOAD_A(1); MULTIPLY; DIRECT(3);
-    LOAD_B(0); MULTIPLY; DIRECT(4); DIRECT(5);
-    LOAD_A(2); MULTIPLY; DIRECT(6);
-    LOAD_A(0); MULTIPLY; DIRECT(7);
+    STEP(DIRECT(0), DIRECT(1); DIRECT(2), DIRECT(3), DIRECT(4); DIRECT(5), DIRECT(6), DIRECT(7));
     *h->largest = most;
 }
 
@@ -114,12 +133,8 @@ AMX static void multiply_step_and_pack(const bfloat16 *a, const bfloat16 *b, con
 AMX static void multiply_step_and_pack_tile(const bfloat16 *a, const bfloat16 *b, const HalfTile *h)
 {
     __m512i most = *h[0].largest, more = _mm512_setzero_si512();
-    LOAD_A(0); LOAD_B(2); MULTIPLY; DIRECT(0); DIRECT(1); DIRECT(2);
-    LOAD_B(1); MULTIPLY; DIRECT(3); DIRECT(4); DIRECT(5);
-    LOAD_A(1); MULTIPLY; DIRECT(6); DIRECT(7); SECOND(0);
-    LOAD_B(0); MULTIPLY; SECOND(1); SECOND(2); SECOND(3);
-    LOAD_A(2); MULTIPLY; SECOND(4); SECOND(5);
-    LOAD_A(0); MULTIPLY; SECOND(6); SECOND(7);
+    STEP(DIRECT(0); DIRECT(1); DIRECT(2), DIRECT(3); DIRECT(4); DIRECT(5), DIRECT(6); DIRECT(7); SECOND(0),
+         SECOND(1); SECOND(2); SECOND(3), SECOND(4); SECOND(5), SECOND(6); SECOND(7));
     *h[0].largest = most;
     *h[1].largest = _mm512_max_epu16(*h[1].largest, more);
 }
@@ -127,6 +142,9 @@ AMX static void multiply_step_and_pack_tile(const bfloat16 *a, const bfloat16 *b
 #define FETCH_ROWS(I) FETCH_LINES(h->next.from + 2 * (I) * h->next.step, h->next.step)
 #define COMPLETE(I) _mm512_load_ps(h->ready + (I) * 16)
 #define READY(I) do { FETCH_ROWS(I); most = split_and_store(COMPLETE(I), COMPLETE((I) + 16), h->to + (I) * 32, most); } while (0)
+#define LOAD_ROWS do {                                                                                                            \
+    _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) r[i] = *(const unaligned_vector *)(h->source.from + i * h->source.step); \
+    } while (0)
 #define ROUND(TO, FROM) do {                                                      \
     _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) {                         \
         TO[2 * i] = SHUFFLE_PAIR(FROM[i], FROM[i + 8], INTERLEAVED_LOW);      \
@@ -139,14 +157,7 @@ AMX static void multiply_step_and_transpose(const bfloat16 *a, const bfloat16 *b
 {
     vector r[16], q[16];
     __m512i most = *h->largest;
-    LOAD_A(0); LOAD_B(2); MULTIPLY; READY(0); READY(1);
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) r[i] = *(const unaligned_vector *)(h->source.from + i * h->source.step);
-    LOAD_B(1); MULTIPLY; READY(2); ROUND(q, r);
-    LOAD_A(1); MULTIPLY; READY(3); ROUND(r, q);
-    LOAD_B(0); MULTIPLY; READY(4); ROUND(q, r);
-    LOAD_A(2); MULTIPLY; READY(5); ROUND(r, q);
-    LOAD_A(0); MULTIPLY; READY(6); READY(7);
+    STEP(READY(0); READY(1); LOAD_ROWS, READY(2); ROUND(q, r), READY(3); ROUND(r, q), READY(4); ROUND(q, r), READY(5); ROUND(r, q), READY(6); READY(7));
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) *(vector *)(h->square + i * 16) = r[i];
     *h->largest = most;
@@ -186,6 +197,6 @@ AMX static void store_block(float *block)
 { _tile_stored(0, block, 128); _tile_stored(1, block + 16, 128); _tile_stored(2, block + 512, 128); _tile_stored(3, block + 528, 128); }
 #else
 #define HAVE_AMX 0
-static int enable_amx(void) { return 0; }
+static inline int enable_amx(void) { return 0; }
 #endif
 #endif

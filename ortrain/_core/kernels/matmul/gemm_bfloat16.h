@@ -1,8 +1,16 @@
-/* The GEMM of bfloat16 operands: gemm_parallel.h with panels of bfloat16 pairs. Operands and results are float32; operands are rounded to bfloat16 while they
- * are packed, their products are added in float32. A module of its own, as gemm_float64.h is. */
+/* The GEMM of bfloat16 operands: gemm_parallel.h with panels of bfloat16 pairs, and on AMX tiles amx_gemm.h in one part. Operands and results are float32;
+ * operands are rounded to bfloat16 while they are packed, their products are added in float32. A module of its own, as gemm_float64.h is. */
 #ifndef ORTRAIN_GEMM_BFLOAT16_H
 #define ORTRAIN_GEMM_BFLOAT16_H
 #define BFLOAT16_PAIRS
 #include "matmul/gemm_parallel.h"
 #include "matmul/implicit_gemm_bfloat16.h"
+#include "matmul/amx_gemm.h"
+
+/* Compute the GEMM that *w describes, with operands rounded to bfloat16, on AMX tiles where it suits them. */
+static void implicit_gemm(const Engine *engine, const ImplicitGemm *w)
+{
+    if (suits_amx_windows(engine, w)) amx_implicit_gemm(engine, w);
+    else implicit_gemm_of_pairs(engine, w);
+}
 #endif

@@ -11,9 +11,11 @@ cdef extern from "matmul/gemm_bfloat16.h" nogil:
                      const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu, void *workspace)
     void parallel_gemm(const Engine *engine, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                        const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
+    int amx_gemm(const Engine *engine, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                 const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
     void implicit_gemm(const Engine *engine, const ImplicitGemm *product)
     size_t PACKED_FLOATS
 
 KERNELS = {}
-GEMM = {"packed_gemm": <size_t>&packed_gemm, "parallel_gemm": <size_t>&parallel_gemm, "implicit_gemm": <size_t>&implicit_gemm,
-        "workspace_floats": PACKED_FLOATS}
+GEMM = {"packed_gemm": <size_t>&packed_gemm, "parallel_gemm": <size_t>&parallel_gemm, "amx_gemm": <size_t>&amx_gemm,
+        "implicit_gemm": <size_t>&implicit_gemm, "workspace_floats": PACKED_FLOATS}

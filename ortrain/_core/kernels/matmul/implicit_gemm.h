@@ -1,5 +1,5 @@
 /* Argument of Engine's implicit_gemm: a GEMM one of whose operands is the im2col matrix of an image, which is never built. Computed by matmul/amx_gemm.h,
- * or in the engine of bfloat16 products by matmul/implicit_gemm_bfloat16.h. */
+ * or in the engine of bfloat16 products by that or matmul/implicit_gemm_bfloat16.h. */
 #ifndef ORTRAIN_IMPLICIT_GEMM_H
 #define ORTRAIN_IMPLICIT_GEMM_H
 #include "kernel.h"

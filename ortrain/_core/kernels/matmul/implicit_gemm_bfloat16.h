@@ -185,7 +185,7 @@ static void multiply_filters(WindowGemm *s)
 }
 
 /* Compute the GEMM that *w describes, with operands rounded to bfloat16. */
-static void implicit_gemm(const Engine *engine, const ImplicitGemm *w)
+static void implicit_gemm_of_pairs(const Engine *engine, const ImplicitGemm *w)
 {
     const Windows *v = &w->windows;
     WindowGemm s = { .engine = engine, .w = w, .points = v->images * v->out_rows * v->out_columns, .tap_pairs = packed_depth(v->channels) };

@@ -1,0 +1,1 @@
+"""The AMX kernels on processors without AMX: their tile instructions computed in C."""

@@ -1,0 +1,13 @@
+/* What matmul/gemm.pyx and matmul/gemm_bfloat16.pyx offer, on emulated tiles. */
+#ifdef ROUND_TO_BFLOAT16
+#include "matmul/gemm_bfloat16.h"
+#else
+#include "matmul/amx_gemm.h"
+#define implicit_gemm amx_implicit_gemm
+#endif
+#define EXPORT(NAME, FUNCTION) const void *const address_of_##NAME = (const void *)FUNCTION;
+EXPORT(packed_gemm, packed_gemm)
+EXPORT(parallel_gemm, parallel_gemm)
+EXPORT(amx_gemm, amx_gemm)
+EXPORT(implicit_gemm, implicit_gemm)
+const size_t workspace_floats = PACKED_FLOATS;
