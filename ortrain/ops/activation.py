@@ -29,7 +29,7 @@ def relu_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("ReluGrad", g.dy, g.outputs[0], domain=MICROSOFT)]
 
 
-@operator("Relu", lower=unary("relu"), gradient=relu_gradient)
+@operator("Relu", lower=unary("relu"), gradient=relu_gradient, takes_rounded=(0,))
 def relu(c: InferenceContext) -> list[TensorType]:
     """y = max(x, 0)"""
     return same_as_input(c)
@@ -40,19 +40,19 @@ def leaky_relu_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("LeakyReluGrad", g.dy, g.inputs[0], domain=MICROSOFT, alpha=float(g.attribute("alpha", 0.01)))]
 
 
-@operator("LeakyRelu", lower=unary("leaky_relu", ("alpha", 0.01)), gradient=leaky_relu_gradient)
+@operator("LeakyRelu", lower=unary("leaky_relu", ("alpha", 0.01)), gradient=leaky_relu_gradient, takes_rounded=(0,))
 def leaky_relu(c: InferenceContext) -> list[TensorType]:
     """y = x where x > 0 else alpha x"""
     return same_as_input(c)
 
 
-@operator("Sigmoid", lower=unary("sigmoid"), gradient=lambda g: [g.op("SigmoidGrad", g.dy, g.outputs[0], domain=MICROSOFT)])
+@operator("Sigmoid", lower=unary("sigmoid"), gradient=lambda g: [g.op("SigmoidGrad", g.dy, g.outputs[0], domain=MICROSOFT)], takes_rounded=(0,))
 def sigmoid(c: InferenceContext) -> list[TensorType]:
     """y = 1 / (1 + e ** -x)"""
     return same_as_input(c)
 
 
-@operator("Tanh", lower=unary("tanh"), gradient=lambda g: [g.op("TanhGrad", g.dy, g.outputs[0], domain=MICROSOFT)])
+@operator("Tanh", lower=unary("tanh"), gradient=lambda g: [g.op("TanhGrad", g.dy, g.outputs[0], domain=MICROSOFT)], takes_rounded=(0,))
 def tanh(c: InferenceContext) -> list[TensorType]:
     """y = tanh x"""
     return same_as_input(c)
@@ -68,13 +68,13 @@ def lower_gelu(c: LoweringContext) -> KernelCall:
     return KernelCall("fast_gelu" if c.attribute("approximate", "none") == "tanh" else "gelu", in_place={0: 0})
 
 
-@operator("Gelu", lower=lower_gelu, gradient=gelu_gradient)
+@operator("Gelu", lower=lower_gelu, gradient=gelu_gradient, takes_rounded=(0,))
 def gelu(c: InferenceContext) -> list[TensorType]:
     """y = x (1 + erf(x / sqrt 2)) / 2, or its tanh approximation (Hendrycks and Gimpel, arXiv 1606.08415)"""
     return same_as_input(c)
 
 
-@operator("Gelu", domain=MICROSOFT, lower=unary("gelu"), gradient=gelu_gradient)
+@operator("Gelu", domain=MICROSOFT, lower=unary("gelu"), gradient=gelu_gradient, takes_rounded=(0,))
 def microsoft_gelu(c: InferenceContext) -> list[TensorType]:
     """y = x (1 + erf(x / sqrt 2)) / 2"""
     return same_as_input(c)
@@ -108,7 +108,8 @@ def infer_bias_gelu(c: InferenceContext) -> list[TensorType]:
     return infer_broadcast(c)
 
 
-@operator("FastGelu", domain=MICROSOFT, lower=unary("fast_gelu"), gradient=bias_gelu_gradient("FastGeluGrad"), decompose=bias_gelu_decomposition("FastGelu"))
+@operator("FastGelu", domain=MICROSOFT, lower=unary("fast_gelu"), gradient=bias_gelu_gradient("FastGeluGrad"), decompose=bias_gelu_decomposition("FastGelu"),
+          takes_rounded=(0,))
 def fast_gelu(c: InferenceContext) -> list[TensorType]:
     """y = z (1 + tanh(sqrt(2 / pi) (z + 0.044715 z ** 3))) / 2 for z = x + bias, or z = x without a bias"""
     return infer_bias_gelu(c)
@@ -133,7 +134,7 @@ def quick_gelu_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("QuickGeluGrad", g.dy, g.inputs[0], domain=MICROSOFT, alpha=float(g.attribute("alpha", 1.702)))]
 
 
-@operator("QuickGelu", domain=MICROSOFT, lower=unary("quick_gelu", ("alpha", 1.702)), gradient=quick_gelu_gradient)
+@operator("QuickGelu", domain=MICROSOFT, lower=unary("quick_gelu", ("alpha", 1.702)), gradient=quick_gelu_gradient, takes_rounded=(0,))
 def quick_gelu(c: InferenceContext) -> list[TensorType]:
     """y = x sigmoid(alpha x)"""
     return same_as_input(c)
@@ -158,8 +159,8 @@ def _register_with_gradient(op_type: str, kernel: str, formula: str, *attributes
         return infer_broadcast(c)
 
     infer.__doc__, infer_gradient.__doc__ = formula, f"dx = dY f'(x) of (dY, x), for f = {op_type}"
-    operator(op_type, lower=unary(kernel, *attributes), gradient=gradient)(infer)
-    operator(f"{op_type}Grad", domain=ORTRAIN, lower=binary(f"{kernel}_grad", *attributes))(infer_gradient)
+    operator(op_type, lower=unary(kernel, *attributes), gradient=gradient, takes_rounded=(0,))(infer)
+    operator(f"{op_type}Grad", domain=ORTRAIN, lower=binary(f"{kernel}_grad", *attributes), takes_rounded=(1,))(infer_gradient)
 
 
 SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
@@ -181,7 +182,7 @@ def swish_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("QuickGeluGrad", g.dy, g.inputs[0], domain=MICROSOFT, alpha=float(g.attribute("alpha", 1.0)))]
 
 
-@operator("Swish", lower=unary("quick_gelu", ("alpha", 1.0)), gradient=swish_gradient)
+@operator("Swish", lower=unary("quick_gelu", ("alpha", 1.0)), gradient=swish_gradient, takes_rounded=(0,))
 def swish(c: InferenceContext) -> list[TensorType]:
     """y = x sigmoid(alpha x)"""
     return same_as_input(c)
@@ -201,7 +202,7 @@ def prelu(c: InferenceContext) -> list[TensorType]:
     return [c.type(0)]
 
 
-@operator("PReluGrad", domain=ORTRAIN, lower=ternary("prelu_grad"))
+@operator("PReluGrad", domain=ORTRAIN, lower=ternary("prelu_grad"), takes_rounded=(1,))
 def prelu_grad(c: InferenceContext) -> list[TensorType]:
     """dx = dY where x >= 0 else slope dY, of (dY, x, slope)"""
     check_inputs(c, c.shape(0), 1)
@@ -209,7 +210,7 @@ def prelu_grad(c: InferenceContext) -> list[TensorType]:
     return same_as_input(c)
 
 
-@operator("PReluSlopeGrad", domain=ORTRAIN, lower=binary("prelu_slope_grad"))
+@operator("PReluSlopeGrad", domain=ORTRAIN, lower=binary("prelu_slope_grad"), takes_rounded=(1,))
 def prelu_slope_grad(c: InferenceContext) -> list[TensorType]:
     """dslope = dY x where x < 0 else 0, of (dY, x), not yet summed to the slope's shape"""
     return infer_broadcast(c)
@@ -236,7 +237,7 @@ for _name, _kernel, _attributes in (
     ("FastGeluGrad", "fast_gelu_grad", ()), ("LeakyReluGrad", "leaky_relu_grad", (("alpha", 0.01),)),
     ("QuickGeluGrad", "quick_gelu_grad", (("alpha", 1.702),)),
 ):
-    operator(_name, domain=MICROSOFT, lower=binary(_kernel, *_attributes))(infer_broadcast)
+    operator(_name, domain=MICROSOFT, lower=binary(_kernel, *_attributes), takes_rounded=(1,))(infer_broadcast)
 
 
 def clip_limits(c: LoweringContext) -> tuple[float, float]:

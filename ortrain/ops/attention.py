@@ -72,14 +72,15 @@ def check_operands(c: InferenceContext, first: int) -> tuple[Shape, Shape, Shape
 
 
 @operator("Attention", domain=ORTRAIN, lower=lambda c: lower_attention(c, 0, 3, 1, False), gradient=attention_gradient, stop_gradient=(3,), required_outputs=1,
-          takes_bfloat16=True)
+          takes_bfloat16=True, takes_rounded=(0, 1, 2))
 def attention(c: InferenceContext) -> list[TensorType]:
     """y = softmax(scale q kᵀ + mask) v per batch element and head, and the log-sum-exp of the scores; q [n, rows, heads, size], k and v [n, keys, heads, …]"""
     q, _, v = check_operands(c, 0)
     return [TensorType(c.dtype(0), (*q[:3], v[3])), TensorType(c.dtype(0), (q[0], q[2], q[1]))]
 
 
-@operator("AttentionGrad", domain=ORTRAIN, lower=lambda c: lower_attention(c, 1, 4, 2, True), differentiable=False, required_outputs=3, takes_bfloat16=True)
+@operator("AttentionGrad", domain=ORTRAIN, lower=lambda c: lower_attention(c, 1, 4, 2, True), differentiable=False, required_outputs=3, takes_bfloat16=True,
+          takes_rounded=(1, 2, 3, 5))
 def attention_grad(c: InferenceContext) -> list[TensorType]:
     """(dq, dk, dv) of (dY, q, k, v, mask, y, log-sum-exp of the scores)"""
     q, k, v = check_operands(c, 1)

@@ -233,14 +233,15 @@ def batch_normalization(c: InferenceContext) -> list[TensorType]:
     return [c.type(0), c.type(3), c.type(4), c.type(3), c.type(3)]
 
 
-@operator("ChannelsLastBatchNormalizationRecompute", domain=ORTRAIN, lower=lambda c: norm_call(c, "channels_last_norm_again", 0, norm_in_place(c)))
+@operator("ChannelsLastBatchNormalizationRecompute", domain=ORTRAIN, lower=lambda c: norm_call(c, "channels_last_norm_again", 0, norm_in_place(c)),
+          takes_rounded=(0, 5))
 def batch_normalization_recompute(c: InferenceContext) -> list[TensorType]:
     """y of ChannelsLastBatchNormalization in training mode with the same bits, of (x, scale, bias, batch mean, 1 / standard deviation, residual)"""
     check_norm_inputs(c, 0, 1, 2, 3, 4, alike=(5,))
     return [c.type(0)]
 
 
-@operator("ChannelsLastBatchNormalizationGrad", domain=ORTRAIN, lower=lower_norm_grad)
+@operator("ChannelsLastBatchNormalizationGrad", domain=ORTRAIN, lower=lower_norm_grad, takes_rounded=(1, 6))
 def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias, dz) of (dy, x, scale, batch mean, 1 / standard deviation, bias, y); dz is dy masked by the fused activation"""
     check_norm_inputs(c, 1, 2, 3, 4, *((5,) if c.has(5) or limits(c)[0] and not c.has(6) else ()), alike=(0, 6))

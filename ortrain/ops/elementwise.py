@@ -140,7 +140,7 @@ def mul_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("Mul", g.dy, b) if g.needs(0) else None, g.op("Mul", g.dy, a) if g.needs(1) else None]
 
 
-@operator("Mul", lower=binary("mul"), gradient=mul_gradient, evaluate=numpy_of(np.multiply))
+@operator("Mul", lower=binary("mul"), gradient=mul_gradient, evaluate=numpy_of(np.multiply), takes_rounded=(0, 1))
 def mul(c: InferenceContext) -> list[TensorType]:
     """c = a b"""
     return infer_broadcast(c)
@@ -155,7 +155,7 @@ def div_gradient(g: GradientBuilder) -> Gradients:
     return [da, g.op("Neg", g.op("Mul", da or g.op("Div", g.dy, b), g.outputs[0]))]
 
 
-@operator("Div", lower=binary("div"), gradient=div_gradient, evaluate=numpy_of(integer_division))
+@operator("Div", lower=binary("div"), gradient=div_gradient, evaluate=numpy_of(integer_division), takes_rounded=(0, 1))
 def div(c: InferenceContext) -> list[TensorType]:
     """c = a / b (integers truncate towards zero)"""
     return infer_broadcast(c)

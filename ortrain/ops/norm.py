@@ -123,7 +123,7 @@ def batch_norm_internal(c: InferenceContext) -> list[TensorType]:
     return [c.type(0), c.type(3), c.type(4), c.type(3), c.type(3)]
 
 
-@operator("BatchNormalizationGrad", domain=MICROSOFT, lower=lambda c: batch_norm_call(c, "batch_norm_grad", 1))
+@operator("BatchNormalizationGrad", domain=MICROSOFT, lower=lambda c: batch_norm_call(c, "batch_norm_grad", 1), takes_rounded=(1,))
 def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias) of (dY, x, scale, batch mean, 1 / sqrt(batch variance + epsilon))"""
     check_inputs(c, c.shape(1), 0)
@@ -169,7 +169,7 @@ def normalized_sample_gradients(g: SampleGradientBuilder) -> list[SampleGradient
 
 
 @operator("LayerNormalization", gradient=layer_norm_gradient, required_outputs=1, lower=lower_row_norm("layer_norm"),
-          sample_gradients=normalized_sample_gradients)
+          takes_rounded=(0,), sample_gradients=normalized_sample_gradients)
 def layer_normalization(c: InferenceContext) -> list[TensorType]:
     """y = scale (x - mean) / sqrt(var + epsilon) + bias over the axes from `axis` on, mean, 1 / sqrt(var + epsilon) (Ba et al., arXiv 1607.06450)"""
     shape = c.shape(0)
@@ -212,7 +212,7 @@ def lower_row_norm_grad(kernel: str, parts: int) -> Callable[[LoweringContext], 
     return lower
 
 
-@operator("LayerNormalizationGrad", domain=MICROSOFT, lower=lower_row_norm_grad("layer_norm_grad", 2))
+@operator("LayerNormalizationGrad", domain=MICROSOFT, lower=lower_row_norm_grad("layer_norm_grad", 2), takes_rounded=(1,))
 def layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias) of (dY, x, scale, mean, 1 / sqrt(var + epsilon))"""
     shape = c.shape(1)
@@ -239,7 +239,7 @@ def rms_norm_gradient(g: GradientBuilder) -> Gradients:
 
 
 @operator("SimplifiedLayerNormalization", gradient=rms_norm_gradient, required_outputs=1, lower=lower_row_norm("rms_norm"),
-          sample_gradients=normalized_sample_gradients)
+          takes_rounded=(0,), sample_gradients=normalized_sample_gradients)
 def simplified_layer_normalization(c: InferenceContext) -> list[TensorType]:
     """y = scale x / rms, with rms = sqrt(mean of x² + epsilon); output 1: 1 / rms (Zhang and Sennrich, arXiv 1910.07467)
 
@@ -249,7 +249,7 @@ def simplified_layer_normalization(c: InferenceContext) -> list[TensorType]:
     return [c.type(0), statistics_type(c, 0)]
 
 
-@operator("SimplifiedLayerNormalizationGrad", domain=MICROSOFT, lower=lower_row_norm_grad("rms_norm_grad", 1))
+@operator("SimplifiedLayerNormalizationGrad", domain=MICROSOFT, lower=lower_row_norm_grad("rms_norm_grad", 1), takes_rounded=(1,))
 def simplified_layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale) of (dY, x, scale, 1 / rms)"""
     shape, statistics = c.shape(1), statistics_type(c, 1)
@@ -331,7 +331,7 @@ def group_norm_gradient(g: GradientBuilder) -> Gradients:
 
 
 @operator("GroupNorm", domain=ORTRAIN, gradient=group_norm_gradient, required_outputs=1, lower=lambda c: group_norm_call(c, "group_norm", 0),
-          sample_gradients=normalized_sample_gradients)
+          takes_rounded=(0,), sample_gradients=normalized_sample_gradients)
 def group_norm(c: InferenceContext) -> list[TensorType]:
     """y = scale (x - mean) / sqrt(var + epsilon) + bias with scale and bias by channel, mean [n, groups], 1 / sqrt(var + epsilon) [n, groups]"""
     shape, groups = groups_of(c, 0)
@@ -340,7 +340,7 @@ def group_norm(c: InferenceContext) -> list[TensorType]:
     return [c.type(0), statistics, statistics]
 
 
-@operator("GroupNormGrad", domain=ORTRAIN, lower=lambda c: group_norm_call(c, "group_norm_grad", 1))
+@operator("GroupNormGrad", domain=ORTRAIN, lower=lambda c: group_norm_call(c, "group_norm_grad", 1), takes_rounded=(1,))
 def group_norm_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias) of (dy, x, scale, mean, 1 / sqrt(var + epsilon)), the gradient of GroupNorm with the same `num_groups`"""
     shape, groups = groups_of(c, 1)

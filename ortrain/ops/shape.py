@@ -376,7 +376,7 @@ def evaluate_transpose(c: InferenceContext) -> list[np.ndarray]:
     return [np.transpose(x, permutation(c, x.ndim))]
 
 
-@operator("Transpose", lower=lower_transpose, gradient=transpose_gradient, evaluate=evaluate_transpose)
+@operator("Transpose", lower=lower_transpose, gradient=transpose_gradient, evaluate=evaluate_transpose, takes_rounded=(0,))
 def transpose(c: InferenceContext) -> list[TensorType]:
     """y = x with its axes in the order `perm` (default: reversed)"""
     dims = c.shape(0)

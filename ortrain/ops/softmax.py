@@ -60,10 +60,11 @@ def softmax_gradient(name: str) -> Callable[[Any], Sequence[str | None]]:
 
 
 def _register() -> None:
-    for name, kernel in (("Softmax", "softmax"), ("LogSoftmax", "log_softmax")):
+    # a logarithm is off by as much as its absolute error, so only a probability may be rounded
+    for name, kernel, rounded in (("Softmax", "softmax", (1,)), ("LogSoftmax", "log_softmax", ())):
         operator(name, lower=lower_softmax(kernel), gradient=softmax_gradient(f"{name}Grad"))(infer_softmax)
-        operator(f"{name}Grad", domain=MICROSOFT, lower=lower_softmax_gradient(f"{kernel}_grad", True))(infer_softmax_gradient)
-        operator(f"{name}Grad_13", domain=MICROSOFT, lower=lower_softmax_gradient(f"{kernel}_grad", False))(infer_softmax_gradient)
+        operator(f"{name}Grad", domain=MICROSOFT, lower=lower_softmax_gradient(f"{kernel}_grad", True), takes_rounded=rounded)(infer_softmax_gradient)
+        operator(f"{name}Grad_13", domain=MICROSOFT, lower=lower_softmax_gradient(f"{kernel}_grad", False), takes_rounded=rounded)(infer_softmax_gradient)
 
 
 _register()

@@ -31,10 +31,18 @@ def takes_bfloat16(node: Node, float32_nodes: Sequence[str]) -> bool:
     """Return whether the products of a node take bfloat16 operands in sessions of that precision: by the record of its operator, unless a pattern among
     float32_nodes is that of its node, of the node whose gradient it computes, or of its operator."""
     record = record_of(node)
-    if record is None or not record.takes_bfloat16:
-        return False
+    return record is not None and record.takes_bfloat16 and not _is_exempt(node, float32_nodes)
+
+
+def may_read_rounded(node: Node, index: int, float32_nodes: Sequence[str]) -> bool:
+    """Return whether input `index` of a node may be an activation that was kept in bfloat16: by the record of its operator, with the same exceptions."""
+    record = record_of(node)
+    return record is not None and record.may_read_rounded(index) and not _is_exempt(node, float32_nodes)
+
+
+def _is_exempt(node: Node, float32_nodes: Sequence[str]) -> bool:
     names = node.name, re.split(OF_A_NODE, node.name)[0], node.op_type
-    return not any(fnmatchcase(name, pattern) for name in names for pattern in float32_nodes)
+    return any(fnmatchcase(name, pattern) for name in names for pattern in float32_nodes)
 
 
 class Emission:

@@ -8,7 +8,7 @@ from itertools import chain
 
 from ortrain._core.memory_planner import aligned
 from ortrain._core.symbolic import size_hint
-from ortrain.dtypes import numpy_dtype
+from ortrain.dtypes import itemsize
 from ortrain.ir import TensorType
 from ortrain.plan.steps import Step
 
@@ -73,7 +73,7 @@ class Lifetimes:
         size = self._sizes.get(name)
         if size is None:                                 # cached: every schedule that is tried needs it
             kind = self.types[name]
-            size = self._sizes[name] = kind.count * numpy_dtype(kind.dtype).itemsize
+            size = self._sizes[name] = kind.count * itemsize(kind.dtype)
         return size
 
     def planned_bytes(self, name: str) -> int:

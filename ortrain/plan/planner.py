@@ -28,7 +28,7 @@ from ortrain.ops.training import ACCUMULATOR, UPDATED, WRITTEN
 from ortrain.plan.data_dependence import InputValuesRequired, OpenSizes, PartitionRequired
 from ortrain.plan.deferred_gradients import DeferredGradients, ParameterUpdates, defer_gradients
 from ortrain.plan.elementwise_fusion import fuse_elementwise
-from ortrain.plan.emission import Emission, takes_bfloat16
+from ortrain.plan.emission import Emission, may_read_rounded, takes_bfloat16
 from ortrain.plan.liveness import Lifetimes
 from ortrain.plan.rematerialization import rematerialize
 from ortrain.plan.rewriting import rewrite
@@ -96,6 +96,8 @@ class Planner:
         self.lifetimes = Lifetimes(self.inference.types, self._is_outside, self.inputs, outputs, states)
         self.steps: list[Step] = []
         self._guarded_ranges: list[tuple[str, int, int, int | None]] = []
+        self.recomputed: set[str] = set()
+        """The values that rematerialization may compute."""
         self.iterations: dict[str, LoopBody] = {}
         """The bodies of Loops and Scans, by the name of the node's first output."""
 
@@ -330,12 +332,14 @@ class Planner:
         if record is not None and record.rematerialize is not None:
             node = record.rematerialize(step.node, self.builder.names.unique(f"{step.outputs[0]}::recomputed"))
         if node is not None:
+            self.recomputed.add(node.outputs[0])
             self.inference.visit(node)
             self._lower(node)
             return self.steps.pop()
         if self._is_pinned(step) or self._has_effect(step.node) or not has_cost(step.node.op_type):
             return None
         names = {name: self.builder.names.unique(f"{name}::recomputed") for name in filter(None, step.outputs)}
+        self.recomputed.update(names.values())
         self.inference.types |= {new: self.inference.types[name] for name, new in names.items()}
         outputs = [names.get(name, "") for name in step.outputs]
         node = Node(step.node.op_type, step.node.inputs, outputs, f"{step.node.name or step.node.op_type}::recomputed", step.node.domain,
@@ -419,6 +423,8 @@ class Planner:
             self._rematerialize(deferred)
         self.deferred = first if len(tried) == 1 else min(tried, key=self._peak)
         self.lifetimes.kept = self.deferred.values_kept(self.lifetimes)
+        if self.handle.precision == "bfloat16":
+            self._narrow_activations()
         if self.handle.elementwise_fusion:
             self._fuse_elementwise()
 
@@ -442,11 +448,25 @@ class Planner:
 
     def _rematerialize(self, deferred: DeferredGradients) -> None:
         self.lifetimes.kept = deferred.values_kept(self.lifetimes)
-        update_arrays = self.updates.arrays if self.updates is not None else {}
-        other_bytes = sum(array.nbytes for name, array in self.fixed.items() if name not in update_arrays)
-        steps = rematerialize(deferred.train_step, self.lifetimes, self._recomputation, self.handle.rematerialization, other_bytes)
+        steps = rematerialize(deferred.train_step, self.lifetimes, self._recomputation, self.handle.rematerialization, self._other_bytes())
         # once more, since recomputations may read parameters
         deferred.train_step = self._update_early(steps)
+
+    def _narrow_activations(self) -> None:
+        """Keep activations of the train step in bfloat16. This follows rematerialization, which decides what is kept."""
+        from ortrain.plan.narrow_activations import NarrowActivations
+
+        steps = self.deferred.train_step
+        narrowing = NarrowActivations(steps, self.lifetimes, self.recomputed, self.builder.names, self._lowered, self._may_read_rounded, self._other_bytes())
+        self.deferred.train_step = narrowing.run(steps)
+
+    def _may_read_rounded(self, step: Step, index: int) -> bool:
+        return step.guard is None and may_read_rounded(step.node, index, self.handle.float32_nodes)
+
+    def _other_bytes(self) -> int:
+        """Return the bytes that the program uses besides the arena and the moments of its optimizer."""
+        update_arrays = self.updates.arrays if self.updates is not None else {}
+        return sum(array.nbytes for name, array in self.fixed.items() if name not in update_arrays)
 
     def _peak(self, deferred: DeferredGradients) -> int:
         self.lifetimes.kept = deferred.values_kept(self.lifetimes)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ortrain._core.symbolic import memory_at_least, size_hint
+from ortrain.ir import TensorType
 from ortrain.plan.liveness import OPERATIONS_PER_BYTE, Lifetimes, live_bytes
 from ortrain.plan.steps import Step
 
@@ -69,6 +70,11 @@ Selection = dict[str, int]
 """Candidate -> a point at which it must not be live."""
 
 
+def estimated_time(steps: Sequence[Step], types: Mapping[str, TensorType]) -> int:
+    """Return the estimated time of steps in operations: their own, and those in the time of their memory traffic. types: of all values."""
+    return sum(size_hint(step.operations(types) or 0) + OPERATIONS_PER_BYTE * size_hint(step.traffic(types)) for step in steps)
+
+
 def rematerialize(steps: list[Step], lifetimes: Lifetimes, recomputation: Callable[[Step], Step | None], share: float, other_bytes: int) -> list[Step]:
     """Return the steps with recomputations that lower the peak memory.
 
@@ -104,7 +110,7 @@ class Rematerialization:
         memory."""
         selection: Selection = {}
         initial = self._schedule(selection)
-        program_cost = self.cost(self.steps)
+        program_cost = estimated_time(self.steps, self.lifetimes.types)
         found = [(selection, initial)]
         for with_operands in (False, True):
             found += self._spend(share, program_cost, selection, initial, with_operands)
@@ -219,13 +225,9 @@ class Rematerialization:
             second = recomputation(step)
             if second is not None:
                 names = {value: second.outputs[0]} | {name: self.lifetimes.add_alias(name, second.outputs[0]) for name in aliases.get(value, ())}
-                candidates.append(Candidate(value, point, second, names, size_hint(size), 0 if value in of_weights else self.cost([second])))
+                cost = 0 if value in of_weights else estimated_time([second], self.lifetimes.types)
+                candidates.append(Candidate(value, point, second, names, size_hint(size), cost))
         return {c.value: c for c in sorted(candidates, key=lambda c: (c.cost / c.size, -c.size))}
-
-    def cost(self, steps: Sequence[Step]) -> int:
-        """Return the estimated time of steps in operations: their own, and those in the time of their memory traffic."""
-        types = self.lifetimes.types
-        return sum(size_hint(step.operations(types) or 0) + OPERATIONS_PER_BYTE * size_hint(step.traffic(types)) for step in steps)
 
     @staticmethod
     def _unused_range(readers: Sequence[int], candidate: Candidate, point: int) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from ortrain.dtypes import numpy_dtype
+from ortrain.dtypes import itemsize
 from ortrain.ir import TensorType
 from ortrain.ops.registry.optimizers import UPDATES
 
@@ -151,4 +151,4 @@ def has_cost(op_type: str) -> bool:
 
 def memory_traffic(types: Types) -> int:
     """Return the bytes that a node reads and writes at least: each input and output once."""
-    return sum(prod(kind.sizes) * numpy_dtype(kind.dtype).itemsize for kind in types if kind is not None and kind.dtype != "string")
+    return sum(prod(kind.sizes) * itemsize(kind.dtype) for kind in types if kind is not None and kind.dtype != "string")

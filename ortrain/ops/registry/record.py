@@ -274,11 +274,18 @@ class OpRecord:
     """Cheaper form of the first output for rematerialization (ortrain.plan.rematerialization); None: the same node runs again."""
     takes_bfloat16: bool = False
     """Whether its matrix multiplications take bfloat16 operands in sessions of that precision (SessionOptions.precision); they are added in float32."""
+    takes_rounded: frozenset[int] | None = None
+    """Inputs that may be activations which such sessions kept in bfloat16 until the backward pass (ortrain.plan.narrow_activations), as its results are then
+    off by little more than the inputs. None: all inputs if it takes bfloat16 operands, else none."""
     sample_gradients: SampleGradientRule | None = None
     """The gradients of its weights by single samples, for differential privacy. None: those of weights that broadcast follow from the gradient rule, others
     are not known."""
     planned_as: str = ""
     """The operator of domain ORTRAIN by which ortrain.plan.layout replaces every node of this one, whose kernel runs it; "" if there is none."""
+
+    def may_read_rounded(self, index: int) -> bool:
+        """Return whether input `index` may be an activation that was kept in bfloat16."""
+        return self.takes_bfloat16 if self.takes_rounded is None else index in self.takes_rounded
 
     @property
     def elementwise(self) -> bool:
@@ -345,6 +352,7 @@ def operator(
     required_outputs: int = 0,
     is_custom: bool = False,
     takes_bfloat16: bool = False,
+    takes_rounded: Sequence[int] | None = None,
     sample_gradients: SampleGradientRule | None = None,
     planned_as: str = "",
 ) -> Callable[[InferenceRule], InferenceRule]:
@@ -357,7 +365,8 @@ def operator(
         lowering = (lambda c, kernel=lower: KernelCall(kernel)) if isinstance(lower, str) else lower
         REGISTRY.add(OpRecord(op_type, domain, infer, lowering, gradient, differentiable, evaluate, frozenset(stop_gradient), decompose, decompose_first,
                               random, required_outputs, is_custom, summary=(infer.__doc__ or "").strip().partition("\n\n")[0], rematerialize=rematerialize,
-                              takes_bfloat16=takes_bfloat16, sample_gradients=sample_gradients, planned_as=planned_as))
+                              takes_bfloat16=takes_bfloat16, takes_rounded=None if takes_rounded is None else frozenset(takes_rounded),
+                              sample_gradients=sample_gradients, planned_as=planned_as))
         return infer
 
     return register

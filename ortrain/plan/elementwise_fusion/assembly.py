@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from ortrain.dtypes import NUMBERS, numpy_dtype
+from ortrain.dtypes import NUMBERS, itemsize
 from ortrain.ir import TensorType
 from ortrain.ops.registry.constants import is_same_size
 from ortrain.ops.registry.record import KernelCall
@@ -91,14 +91,14 @@ def assemble(group: Group, needed: Collection[str], types: Mapping[str, TensorTy
         numbers = []
         for use in piece_uses:
             dtype = types[use.value].dtype
-            entry = (*places.of(use.value), NUMBERS[dtype], numpy_dtype(dtype).itemsize, *next(strides))
+            entry = (*places.of(use.value), NUMBERS[dtype], itemsize(dtype), *next(strides))
             numbers.append(table.setdefault(use.key, (len(table), entry))[0])
         calls += [piece.address, piece.form, group.over_rows[piece.output], piece.flushes, len(floats), piece.number, len(piece.inputs), *numbers,
                   *[0] * (MAX_INPUTS + 1 - len(numbers))]
         floats += piece.floats
     if places.n_slots > MAX_SLOTS or len(table) > MAX_OPERANDS or len(axes) > MAX_AXES:
         return None
-    widths = {value: numpy_dtype(types[value].dtype).itemsize for value in (*inputs, *computed)}
+    widths = {value: itemsize(types[value].dtype) for value in (*inputs, *computed)}
     widest = max(map(widths.__getitem__, computed))
     block = _block_elements(sum(widths[value] for value in (*inputs, *places.outputs)) + places.n_slots * widest)
     header = (len(axes), cut, block, len(table), len(pieces), widest, places.n_slots)
