@@ -30,7 +30,7 @@ from ortrain.loading.loader import as_model
 from ortrain.passes.open_batch import opened_shapes
 
 KINDS = {"mlp-mnist": "dense layers", "cnn-lenet": "convolutions", "convnext": "depthwise convolutions, layer normalization",
-         "mixer": "MLP-Mixer", "vit": "vision transformer", "text-cnn": "embedding, 1-D convolutions", "bert-mini": "transformer, 128 tokens"}
+         "mixer": "MLP-Mixer", "vit": "vision transformer", "text-cnn": "embedding, 1-D convolutions", "lstm": "LSTM", "bert-mini": "transformer, 128 tokens"}
 """Name of a workload or network -> what the table says of it."""
 RESULTS = Path(__file__).parent / "results"
 LIMIT = 1.0

@@ -13,13 +13,13 @@ from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, Guard, InferenceContext, InferenceRule, KernelCall, LoweringContext, check_inputs, operator
+from ortrain.ops.registry.sample_gradients import SampleGradient, SampleGradientBuilder
+from ortrain.ops.shared.recurrent_samples import CELL, INITIAL, LENGTHS, PEEPHOLES, Run, layer_sample_gradients
 from ortrain.ops.shared.recurrent_scan import ACTIVATIONS, layer_decomposition
 
 Gradients = Sequence[str | None]
 DIRECTIONS = {"forward": 0, "reverse": 1, "bidirectional": 2}
 """Attribute direction -> the kernels' number."""
-LENGTHS, INITIAL, CELL, PEEPHOLES = 4, 5, 6, 7
-"""Indices of the optional inputs sequence_lens, initial_h, initial_c and P."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,11 @@ def has_microsoft_form(g: GradientBuilder) -> bool:
 
 
 def replace_with_training_form(g: GradientBuilder, layer: RecurrentLayer) -> tuple[str, list[str]]:
-    """Replace the forward node by its training form; return the form's domain and all its outputs."""
+    """Replace the forward node by its training form, if it is not one yet; return the domain of the gradient operator and all outputs of the node."""
+    if not layer.saved:
+        return ORTRAIN, [g.output(0)] + [""] * (layer.states - 1)
+    if g.node.op_type != layer.name:
+        return g.node.domain, [g.output(0), *g.outputs[1:]]
     domain = MICROSOFT if has_microsoft_form(g) else ORTRAIN
     g.node.inputs.extend([""] * ((CELL if not layer.has_cell else PEEPHOLES) - len(g.node.inputs)))
     g.node.outputs.extend([""] * (layer.states - len(g.node.outputs)))
@@ -225,41 +229,42 @@ def attributes_without_layout(g: GradientBuilder) -> dict[str, Any]:
     return {name: value for name, value in g.node.attributes.items() if name != "layout"}
 
 
-def lstm_gradient(g: GradientBuilder) -> Gradients:
-    dy = output_gradients(g, LSTM)
-    needed = needed_inputs(g, 0, 1, 2, 3, INITIAL, CELL, PEEPHOLES)
-    domain, outputs = replace_with_training_form(g, LSTM)
-    x, w, r, _, lengths, h0, c0 = g.inputs[:7]
-    peepholes = [g.inputs[PEEPHOLES]] if g.has(PEEPHOLES) else []
-    gradients = g.ops("LSTMGrad", x, w, r, lengths, h0, c0, outputs[0], outputs[3], outputs[4], *dy, *peepholes, domain=domain, outputs=needed,
-                      **attributes_without_layout(g))
-    dx, dw, dr, db, dh0, dc0, dp = (name or None for name in gradients)
-    return [dx, dw, dr, db, None, dh0, dc0, dp][: len(g.inputs)]
+def gradient_node(g: GradientBuilder, layer: RecurrentLayer, outputs: Sequence[bool]) -> list[str]:
+    """Append the gradient operator of a layer, with the outputs that are wanted of those of GradientOperator; the node takes its training form.
+
+    An RNN has none: its gradient reads no saved values but y."""
+    dy = output_gradients(g, layer)
+    domain, results = replace_with_training_form(g, layer)
+    inputs = [*g.inputs, *[""] * (8 - len(g.inputs))]
+    peepholes = [inputs[PEEPHOLES]] if layer.has_cell and inputs[PEEPHOLES] else []
+    return g.ops(f"{layer.name}Grad", *inputs[:3], *(inputs[3:4] if layer is GRU else []), inputs[LENGTHS], inputs[INITIAL],
+                 *(inputs[CELL : CELL + 1] if layer.has_cell else []), results[0], *results[layer.states :], *dy, *peepholes, domain=domain, outputs=outputs,
+                 **attributes_without_layout(g))
 
 
-def gru_gradient(g: GradientBuilder) -> Gradients:
-    dy = output_gradients(g, GRU)
-    needed = needed_inputs(g, 0, 1, 2, 3, INITIAL)
-    domain, outputs = replace_with_training_form(g, GRU)
-    x, w, r, b, lengths, h0 = g.inputs[:6]
-    gradients = g.ops("GRUGrad", x, w, r, b, lengths, h0, outputs[0], outputs[2], *dy, domain=domain, outputs=needed, **attributes_without_layout(g))
-    dx, dw, dr, db, dh0 = (name or None for name in gradients)
-    return [dx, dw, dr, db, None, dh0][: len(g.inputs)]
+def layer_gradient(layer: RecurrentLayer) -> Callable[[GradientBuilder], Gradients]:
+    def gradient(g: GradientBuilder) -> Gradients:
+        needed = needed_inputs(g, 0, 1, 2, 3, INITIAL, *((CELL, PEEPHOLES) if layer.has_cell else ()))
+        dx, dw, dr, db, *others = (name or None for name in gradient_node(g, layer, needed))
+        return [dx, dw, dr, db, None, *others][: len(g.inputs)]
+
+    return gradient
 
 
-def rnn_gradient(g: GradientBuilder) -> Gradients:
-    """Return the gradients of an RNN, which reads no saved values but y, so the forward node is unchanged."""
-    names = [*g.inputs, *[""] * (6 - len(g.inputs))]
-    dy = output_gradients(g, RNN)
-    gradients = g.ops("RNNGrad", *names[:3], names[LENGTHS], names[INITIAL], g.output(0), *dy, domain=ORTRAIN,
-                      outputs=needed_inputs(g, 0, 1, 2, 3, INITIAL), **attributes_without_layout(g))
-    dx, dw, dr, db, dh0 = (name or None for name in gradients)
-    return [dx, dw, dr, db, None, dh0][: len(g.inputs)]
+def layer_sample_gradient(layer: RecurrentLayer) -> Callable[[SampleGradientBuilder], list[SampleGradient | None]]:
+    def sample_gradients(g: SampleGradientBuilder) -> list[SampleGradient | None]:
+        wanted = [False] * (7 if layer.has_cell else 5) + [True]
+        gate_gradients = gradient_node(g, layer, wanted)[-1]
+        saved = g.outputs[layer.states :] if layer.saved else []
+        return layer_sample_gradients(g, layer.name, Run(g.outputs[0], saved[0] if layer.has_cell else "", saved[-1] if saved else "", gate_gradients))
+
+    return sample_gradients
 
 
 @dataclass(frozen=True, slots=True)
 class GradientOperator:
-    """The gradient operator of a layer: (x, W, R, …) -> (dx, dW, dR, dB, dh0, and with a cell state dc0, dP)."""
+    """The gradient operator of a layer: (x, W, R, …) -> (dx, dW, dR, dB, dh0, with a cell state dc0 and dP, and the gradients of the gates before their
+    activations [steps, rows, directions * gates * hidden])."""
 
     layer: RecurrentLayer
 
@@ -274,7 +279,8 @@ class GradientOperator:
         self.check(c, c.shape(0), hidden)
         state = TensorType(x.dtype, (directions, rows, hidden))
         outputs = [x, w, r, TensorType(x.dtype, (directions, 2 * self.layer.gates * hidden)), state]
-        return [*outputs, state, TensorType(x.dtype, (directions, 3 * hidden))] if self.layer.has_cell else outputs
+        gates = TensorType(x.dtype, (c.shape(0)[0], rows, direction_of(c)[1] * self.layer.gates * hidden))
+        return [*outputs, *([state, TensorType(x.dtype, (directions, 3 * hidden))] if self.layer.has_cell else []), gates]
 
     def check(self, c: InferenceContext, shape: Shape, hidden: int) -> None:
         """Raise if an input's shape does not fit x [steps, rows, inputs] = `shape` and the hidden size."""
@@ -300,22 +306,22 @@ class GradientOperator:
 
 def _register() -> None:
     forward = {
-        LSTM: (lstm_gradient, "c[t] = f c[t-1] + i g, h[t] = o tanh(c[t]), gates i, o, f, g of x[t] and h[t-1] (Hochreiter and Schmidhuber, 1997)"),
-        GRU: (gru_gradient, "h[t] = (1 - z) g + z h[t-1], gates z, r and candidate g of x[t] and h[t-1] (Cho et al., arXiv 1406.1078)"),
-        RNN: (rnn_gradient, "h[t] = f(x[t] Wᵀ + h[t-1] Rᵀ + b), f = tanh by default"),
+        LSTM: "c[t] = f c[t-1] + i g, h[t] = o tanh(c[t]), gates i, o, f, g of x[t] and h[t-1] (Hochreiter and Schmidhuber, 1997)",
+        GRU: "h[t] = (1 - z) g + z h[t-1], gates z, r and candidate g of x[t] and h[t-1] (Cho et al., arXiv 1406.1078)",
+        RNN: "h[t] = f(x[t] Wᵀ + h[t-1] Rᵀ + b), f = tanh by default",
     }
-    for layer, (gradient, summary) in forward.items():
-        operator(layer.name, lower=lower_layer(layer), gradient=gradient, stop_gradient=(LENGTHS,), decompose=recurrent_decomposition, decompose_first=True,
-                 takes_bfloat16=True)(
-            infer_layer(layer, summary))
+    for layer, summary in forward.items():
+        operator(layer.name, lower=lower_layer(layer), gradient=layer_gradient(layer), stop_gradient=(LENGTHS,), decompose=recurrent_decomposition,
+                 decompose_first=True, takes_bfloat16=True, sample_gradients=layer_sample_gradient(layer))(infer_layer(layer, summary))
     for layer in forward:
         form = GradientOperator(layer)
         for domain in (MICROSOFT, ORTRAIN):
             if layer is RNN and domain == MICROSOFT:
                 continue
             if layer.saved:
-                operator(f"{layer.name}Training", domain=domain, lower=lower_layer(layer), differentiable=False, takes_bfloat16=True)(
-                    infer_layer(layer, f"{layer.name} with additional outputs: the values that its gradient reads"))
+                summary = f"{layer.name} with additional outputs: the values that its gradient reads"
+                operator(f"{layer.name}Training", domain=domain, lower=lower_layer(layer), differentiable=False, takes_bfloat16=True,
+                         sample_gradients=layer_sample_gradient(layer))(infer_layer(layer, summary))
             operator(f"{layer.name}Grad", domain=domain, lower=form.lower, differentiable=False, takes_bfloat16=True)(with_summary(form.infer, layer))
 
 

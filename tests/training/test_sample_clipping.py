@@ -120,6 +120,30 @@ MODELS = {
         {h = ConvTranspose<strides = [2, 2], pads = [0, 1, 1, 0]>(x, w, b) q = Mul(h, h) m = ReduceMean<axes = [-1]>(q) e = Add(m, small) r = Sqrt(e)
          d = Div(h, r) g = Mul(d, s) p = GlobalMaxPool(g) y = Flatten(p)}""",
         {"w": (4, 4, 3, 2), "b": (4,), "s": (5,), "small": np.array(1e-3, np.float32)}, (images(4, 3, 3), LABELS)),
+    "a stack of recurrent layers": (
+        """(float[n, 5, 3] x) => (float[n, 4] y)
+        {t = Transpose<perm = [1, 0, 2]>(x) h = LSTM<hidden_size = 4>(t, w1, r1, b1) a = Squeeze(h, one) g = GRU<hidden_size = 3>(a, w2, r2, b2)
+         c = Squeeze(g, one) k, last = RNN<hidden_size = 4, activations = ["Relu"]>(c, w3, r3, b3) z = Squeeze(last, zero) y = MatMul(z, v)}""",
+        {"w1": (1, 16, 3), "r1": (1, 16, 4), "b1": (1, 32), "w2": (1, 9, 4), "r2": (1, 9, 3), "b2": (1, 18), "w3": (1, 4, 3), "r3": (1, 4, 4), "b3": (1, 8),
+         "v": (4, 4), "one": np.array([1]), "zero": np.array([0])}, (images(5, 3), LABELS)),
+    "recurrent layers that read backwards and in both directions": (
+        """(float[n, 5, 3] x) => (float[n, 4] y)
+        {h, first = GRU<hidden_size = 4, direction = "reverse", linear_before_reset = 1, layout = 1>(x, w1, r1, b1) a = Squeeze(h, two)
+         l, last = LSTM<hidden_size = 2, direction = "bidirectional", layout = 1>(a, w2, r2) f = Flatten(last) s = Squeeze(first, one) y = Add(f, s)}""",
+        {"w1": (1, 12, 3), "r1": (1, 12, 4), "b1": (1, 24), "w2": (2, 8, 4), "r2": (2, 8, 2), "one": np.array([1]), "two": np.array([2])},
+        (images(5, 3), LABELS)),
+    "sequences of several lengths with initial states and peepholes": (
+        """(float[n, 5, 3] x, int32[n] lengths, float[n, 4] s) => (float[n, 4] y)
+        {t = Transpose<perm = [1, 0, 2]>(x) h0 = Unsqueeze(s, zero) c0 = Tanh(h0)
+         h, last, cell = LSTM<hidden_size = 4>(t, w, r, b, lengths, h0, c0, p) z = Add(last, cell) y = Squeeze(z, zero)}""",
+        {"w": (1, 16, 3), "r": (1, 16, 4), "b": (1, 32), "p": (1, 12), "zero": np.array([0])},
+        (images(5, 3), np.array([5, 2, 3, 1, 4, 5], np.int32), images(4), LABELS)),
+    "one recurrent layer for two sequences, read in both directions": (
+        """(float[n, 5, 3] x, float[n, 5, 3] x2, int32[n] lengths) => (float[n, 4] y)
+        {t = Transpose<perm = [1, 0, 2]>(x) t2 = Transpose<perm = [1, 0, 2]>(x2)
+         h, last = GRU<hidden_size = 2, direction = "bidirectional">(t, w, r, b, lengths) k = GRU<hidden_size = 2, direction = "bidirectional">(t2, w, r, b)
+         m = ReduceMax<axes = [0], keepdims = 0>(k) z = Add(last, m) u = Transpose<perm = [1, 0, 2]>(z) y = Flatten(u)}""",
+        {"w": (2, 6, 3), "r": (2, 6, 2), "b": (2, 12)}, (images(5, 3), images(5, 3), np.array([5, 2, 3, 1, 4, 5], np.int32), LABELS)),
 }
 WIDE = images(300), LABELS
 GROUP_NORMALIZATION = """(float[n, 4, 5, 5] x) => (float[n, 4] y)
@@ -152,8 +176,9 @@ def test_group_normalization_by_channels():
 
 
 NETWORKS_OF_SAMPLES = ("vit", "swin", "squeeze-excitation", "densenet", "inception", "convnext", "resnext", "shufflenet", "spectrogram-cnn", "unet",
-                       "feature-pyramid", "single-shot-detector", "autoencoder", "text-cnn", "dilated-audio", "mixer", "tabular", "flow")
-"""Those of benchmarks.networks whose samples are apart once the scales of batch normalizations are frozen, and that have no recurrent layers."""
+                       "feature-pyramid", "single-shot-detector", "autoencoder", "text-cnn", "dilated-audio", "mixer", "tabular", "flow",
+                       "bilstm-attention")
+"""Those of benchmarks.networks whose samples are apart once the scales of batch normalizations are frozen, and that have an array of labels by sample."""
 
 
 @pytest.mark.parametrize("name", NETWORKS_OF_SAMPLES)
@@ -210,7 +235,8 @@ def test_batches_add_up():
         np.testing.assert_allclose(flat_gradient(parts), flat_gradient(whole), rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["embedding that is also the last layer, many positions", "convolutions with groups and instance normalization"])
+@pytest.mark.parametrize("name", ["embedding that is also the last layer, many positions", "convolutions with groups and instance normalization",
+                                  "recurrent layers that read backwards and in both directions"])
 def test_bits_are_the_same_for_any_number_of_threads(name):
     text, weights, batch = MODELS[name]
     found = []
@@ -308,10 +334,14 @@ REFUSED = {
     "a mean over samples": ("(float[n, 4] x) => (float[n, 4] y) {m = ReduceMean<axes = [0]>(x) d = Sub(x, m) y = MatMul(d, w)}", {"w": (4, 4)},
                             "ReduceMean node.*sums over samples"),
     "products of samples": ("(float[n, 4] x) => (float[n, n] y) {h = MatMul(x, w) t = Transpose(h) y = MatMul(h, t)}", {"w": (4, 4)}, "multiplies samples"),
-    "a recurrent layer": ("""(float[n, 3, 4] x) => (float[n, 4] y)
-                          {t = Transpose<perm = [1, 0, 2]>(x) h = RNN<hidden_size = 4>(t, w, r) z = Squeeze(h, one)
-                           y = ReduceMax<axes = [0], keepdims = 0>(z)}""",
-                          {"w": (1, 4, 4), "r": (1, 4, 4), "one": np.array([1])}, "RNN node.*are not known"),
+    "a recurrent layer with other activations": ("""(float[n, 3, 4] x) => (float[n, 4] y)
+                          {t = Transpose<perm = [1, 0, 2]>(x) h, last = RNN<hidden_size = 4, activations = ["Softplus"]>(t, w, r) y = Squeeze(last, zero)}""",
+                          {"w": (1, 4, 4), "r": (1, 4, 4), "zero": np.array([0])}, "Scan node.*not followed into"),
+    "sequences of several lengths that are read backwards from an initial state": (
+        """(float[n, 3, 4] x, int32[n] lengths, float[n, 4] s) => (float[n, 4] y)
+        {t = Transpose<perm = [1, 0, 2]>(x) h0 = Unsqueeze(s, zero) h, last = RNN<hidden_size = 4, direction = "reverse">(t, w, r, b, lengths, h0)
+         y = Squeeze(last, zero)}""",
+        {"w": (1, 4, 4), "r": (1, 4, 4), "b": (1, 8), "zero": np.array([0])}, "backwards from an initial state"),
     "computed weights": ("(float[n, 4] x) => (float[n, 4] y) {e = Exp(w) y = MatMul(x, e)}", {"w": (4, 4)}, "Exp node.*computes 'e' from parameters"),
     "parts of rows that are looked up": ("(float[n, 4] x) => (float[n, 4] y) {g = Gather(w, rows) p = Slice(g, zero, one, zero) y = Mul(x, p)}",
                                          {"w": (3, 4), "rows": np.array([0, 1, 0]), "zero": np.array([0]), "one": np.array([1])},

@@ -34,6 +34,15 @@ class ProductGradient:
 
 
 @dataclass(frozen=True, slots=True)
+class ProductsGradient:
+    """The gradient by sample i has several products of it one below the other: the gates and directions of a recurrent layer. Their sum over the samples is
+    computed from the factors, in place of the operator's own gradient."""
+
+    products: tuple[ProductGradient, ...]
+    """None of them has its positions last, or blocks."""
+
+
+@dataclass(frozen=True, slots=True)
 class LookupGradient:
     """The gradient by sample i is a table of zeros plus rows_i at indices_i, which may be repeated."""
 
@@ -53,7 +62,7 @@ class WholeGradient:
     """[n, elements of the weight]."""
 
 
-SampleGradient = ProductGradient | LookupGradient | WholeGradient
+SampleGradient = ProductGradient | ProductsGradient | LookupGradient | WholeGradient
 
 
 class SamplePosition(Protocol):

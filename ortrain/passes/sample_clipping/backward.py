@@ -12,9 +12,10 @@ from ortrain.dtypes import NUMBERS
 from ortrain.errors import MissingGradientError, PerSampleGradientError
 from ortrain.gradient import BackwardPass
 from ortrain.ir import Model, Node
+from ortrain.ops.linear import fused_matmul_node
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import apply_rule, canonical_domain, record_of
-from ortrain.ops.registry.sample_gradients import LookupGradient, SampleGradient, SampleGradientBuilder, WholeGradient
+from ortrain.ops.registry.sample_gradients import LookupGradient, ProductsGradient, SampleGradient, SampleGradientBuilder, WholeGradient
 from ortrain.passes.sample_clipping.following import follow_samples
 from ortrain.passes.sample_clipping.norms import Use, squared_norms
 
@@ -176,15 +177,27 @@ class ClippedBackwardPass(BackwardPass):
 
     def _add_clipped(self, reader: Reader, factors: str) -> None:
         """Record the contributions of a node to the gradients of its weights, each sample multiplied by its factor."""
-        products = frozenset(index for index, gradient in reader.weights.items() if not isinstance(gradient, WholeGradient))
+        products = frozenset(index for index, gradient in reader.weights.items() if not isinstance(gradient, WholeGradient | ProductsGradient))
         if products:
             weighted = [gradient and self._weighted(gradient, name, factors) for gradient, name in zip(reader.gradients, reader.node.outputs, strict=True)]
             self._differentiate_node(reader.node, weighted, products)
         for index, gradient in reader.weights.items():
+            weight = reader.node.inputs[index]
             if isinstance(gradient, WholeGradient):
-                weight = reader.node.inputs[index]
                 row = self._builder.op("MatMul", self._builder.unsqueeze(factors, [0]), gradient.values)
                 self.contributions.setdefault(weight, []).append(self.reshape_like(row, weight))
+            elif isinstance(gradient, ProductsGradient):
+                self.contributions.setdefault(weight, []).append(self.reshape_like(self._summed_products(gradient, factors), weight))
+
+    def _summed_products(self, gradient: ProductsGradient, factors: str) -> str:
+        """Return the sum over samples of products, each multiplied by the sample's factor."""
+        g, column = self._builder, self._builder.unsqueeze(factors, [1, 2])
+
+        def rows(value: str) -> str:
+            return g.op("Reshape", value, g.constant([-1, int(g.shape(value)[-1])]))
+
+        parts = [fused_matmul_node(g, rows(g.op("Mul", product.left, column)), rows(product.right), 1, 0, 1.0) for product in gradient.products]
+        return parts[0] if len(parts) == 1 else g.op("Concat", *parts, axis=0)
 
     def _weighted(self, gradient: str, value: str, factors: str) -> str:
         """Return the gradient of a value with each sample multiplied by its factor."""

@@ -5,12 +5,24 @@ from __future__ import annotations
 from ortrain.errors import InvalidModelError
 from ortrain.fusion import OPSETS, fuse
 from ortrain.ir import Model, Node, TensorType
+from ortrain.ops.recurrent import LAYERS
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX
 from ortrain.passes.fused_training import forward_part
 from ortrain.passes.sample_clipping.backward import clipped_gradients
 
 MAX_NORM, GRADIENT_SCALE = "ortrain::max_grad_norm", "ortrain::gradient_scale"
 """Inputs of the model, float32 [1]: the limit of the norm of a sample's gradient, and a factor of the sum over samples."""
+
+
+TRAINING_FORMS = {f"{name}Training": (name, layer.states) for name, layer in LAYERS.items() if layer.saved}
+"""Operator -> the one that it is the training form of, and how many outputs that one has."""
+
+
+def _undo_training_form(node: Node) -> None:
+    """Turn a recurrent layer back into the form that the backward pass starts with: the outputs behind its own were read by the old gradients alone."""
+    if node.op_type in TRAINING_FORMS:
+        node.op_type, count = TRAINING_FORMS[node.op_type]
+        node.domain, node.outputs = "", node.outputs[:count]
 
 
 def clipping_model(model: Model, parameters: list[str]) -> Model:
@@ -25,6 +37,8 @@ def clipping_model(model: Model, parameters: list[str]) -> Model:
     flags = {node.outputs[0] for node in accumulators}
     clipped = forward_part(model, [name for name in model.graph.outputs if name not in flags])
     graph = clipped.graph
+    for node in graph.nodes:
+        _undo_training_form(node)
     fuse(graph, trained)
     clipped.opsets |= {domain: version for domain, version in OPSETS.items() if domain not in clipped.opsets}
     for name in (MAX_NORM, GRADIENT_SCALE):

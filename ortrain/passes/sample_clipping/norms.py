@@ -14,7 +14,7 @@ from ortrain.ops.ghost_norm import sum_of_squares
 from ortrain.ops.linear import fused_matmul_node
 from ortrain.ops.registry.node_builder import NodeBuilder
 from ortrain.ops.registry.record import ORTRAIN
-from ortrain.ops.registry.sample_gradients import LookupGradient, ProductGradient, SampleGradient, WholeGradient
+from ortrain.ops.registry.sample_gradients import LookupGradient, ProductGradient, ProductsGradient, SampleGradient, WholeGradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,9 @@ def squared_norms(g: NodeBuilder, uses: Sequence[Use], shape: Sequence[int], nam
     gradient = uses[0].gradient if len(uses) == 1 else _sum(g, uses, shape, count)
     if isinstance(gradient, ProductGradient):
         return g.op("GhostNorm", gradient.left, gradient.right, domain=ORTRAIN, positions_last=int(gradient.positions_last), blocks=gradient.blocks)
+    if isinstance(gradient, ProductsGradient):
+        squares = [g.op("GhostNorm", product.left, product.right, domain=ORTRAIN) for product in gradient.products]
+        return squares[0] if len(squares) == 1 else g.op("Sum", *squares)
     if isinstance(gradient, WholeGradient):
         return sum_of_squares(g, gradient.values, (1,))
     rows = fused_matmul_node(g, gradient.rows, gradient.rows, 0, 1, 1.0)
@@ -81,6 +84,9 @@ def _whole(g: NodeBuilder, use: Use, size: int, count: str) -> str:
     gradient = use.gradient
     if isinstance(gradient, WholeGradient):
         return gradient.values
+    if isinstance(gradient, ProductsGradient):
+        parts = [g.op("Flatten", fused_matmul_node(g, product.left, product.right, 1, 0, 1.0), axis=1) for product in gradient.products]
+        return parts[0] if len(parts) == 1 else g.op("Concat", *parts, axis=1)
     last = int(isinstance(gradient, ProductGradient) and gradient.positions_last)
     product = fused_matmul_node(g, *_factors(g, use), 1 - last, last, 1.0)
     return g.op("Reshape", product, g.op("Concat", count, g.constant([size]), axis=0))

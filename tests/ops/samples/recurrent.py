@@ -209,29 +209,37 @@ def complex_step_gradients(function, inputs, gradients, wanted):
     return tuple(found)
 
 
+def gate_gradients(layer, inputs, gradients):
+    """Return the gradients of the gates before their activations: those of inputs that are projected already, by the weights of one direction."""
+    x, w = inputs[:2]
+    (found,) = complex_step_gradients(layer, [x @ w[0].T, np.eye(w.shape[1])[None], *inputs[2:]], gradients, (0,))
+    return found
+
+
 def gradient_samples():
     """Yield samples of the training forms and gradient operators in both domains."""
     x, w, q, b, _, h0, c0 = arrays(4, initial=2)
     y, h, c, *_ = lstm_training(x, w, q, b, None, h0, c0)
     dy = [r(*y.shape), r(*h.shape), r(*c.shape)]
     exact = complex_step_gradients(lstm, [x, w, q, b, None, h0, c0], dy, (0, 1, 2, 3, 5, 6))
+    exact += None, gate_gradients(lstm, [x, w, q, b, None, h0, c0], dy)
     for domain in (MS, ORTRAIN):
         _, _, _, some_cells, some_gates = lstm_training(x, w, q, b, None, h0, c0, own=domain == ORTRAIN)
         yield Sample("LSTMTraining", [x, w, q, b, None, h0, c0], lambda *a, own=domain == ORTRAIN: lstm_training(*a, own=own), {"hidden_size": H}, domain, 5, gradient=False)
-        yield Sample("LSTMGrad", [x, w, q, None, h0, c0, y, some_cells, some_gates, *dy], lambda *_: exact, {"hidden_size": H}, domain, 6, gradient=False)
+        yield Sample("LSTMGrad", [x, w, q, None, h0, c0, y, some_cells, some_gates, *dy], lambda *_: exact, {"hidden_size": H}, domain, 8, gradient=False)
     x, w, q, b, _, h0 = arrays(3)
     y, h, _ = gru_training(x, w, q, b, None, h0)
     dh = [r(*y.shape), r(*h.shape)]
-    slopes = complex_step_gradients(gru, [x, w, q, b, None, h0], dh, (0, 1, 2, 3, 5))
+    slopes = (*complex_step_gradients(gru, [x, w, q, b, None, h0], dh, (0, 1, 2, 3, 5)), gate_gradients(gru, [x, w, q, b, None, h0], dh))
     for domain in (MS, ORTRAIN):
         some = gru_training(x, w, q, b, None, h0, own=domain == ORTRAIN)[2]
         yield Sample("GRUTraining", [x, w, q, b, None, h0], lambda *a, own=domain == ORTRAIN: gru_training(*a, own=own), {"hidden_size": H}, domain, 3, gradient=False)
-        yield Sample("GRUGrad", [x, w, q, b, None, h0, y, some, *dh], lambda *_: slopes, {"hidden_size": H}, domain, 5, gradient=False)
+        yield Sample("GRUGrad", [x, w, q, b, None, h0, y, some, *dh], lambda *_: slopes, {"hidden_size": H}, domain, 6, gradient=False)
     x, w, q, b, _, h0 = arrays(1)
     y, h = rnn(x, w, q, b, None, h0)
     dh2 = [r(*y.shape), r(*h.shape)]
-    plain = complex_step_gradients(rnn, [x, w, q, b, None, h0], dh2, (0, 1, 2, 3, 5))
-    yield Sample("RNNGrad", [x, w, q, None, h0, y, *dh2], lambda *_: plain, {"hidden_size": H}, ORTRAIN, 5, gradient=False)
+    plain = (*complex_step_gradients(rnn, [x, w, q, b, None, h0], dh2, (0, 1, 2, 3, 5)), gate_gradients(rnn, [x, w, q, b, None, h0], dh2))
+    yield Sample("RNNGrad", [x, w, q, None, h0, y, *dh2], lambda *_: plain, {"hidden_size": H}, ORTRAIN, 6, gradient=False)
 
 
 SAMPLES += list(gradient_samples())

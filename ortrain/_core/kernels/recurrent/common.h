@@ -87,6 +87,13 @@ static void NAMED(input_gradient)(const Recurrence *r, int64_t d, const REAL *dg
     if (dx) e->GEMM(e, 0, 0, r->steps * r->rows, r->inputs, width, 1, dgates, width, w + d * width * r->inputs, r->inputs, d > 0, dx, r->inputs, NULL, 0);
 }
 
+/* to [steps, rows, directions * gates * hidden]: dgates of direction d beside those of the other direction; nothing where `to` is NULL */
+static void NAMED(copy_gate_gradients)(const Recurrence *r, int64_t d, const REAL *dgates, REAL *to)
+{
+    int64_t width = r->gates * r->hidden;
+    for (int64_t i = 0; to && i < r->steps * r->rows; i++) memcpy(to + (i * r->directions + d) * width, dgates + i * width, width * sizeof(REAL));
+}
+
 /* dW = dgates^T x and dR = dgates^T h_previous of direction d, each unless it is NULL.
  *
  * Both are one GEMM with the concatenation of x and h_previous, because packing dgates takes a tenth of the time of a GEMM. Scratch: joined

@@ -158,8 +158,8 @@ static void NAMED(gru_weight_gradients)(const NAMED(GruGrad) *s, int64_t d, REAL
     }
 }
 
-/* (x, W, R, B, lengths, h0, y, gates, dy, dh) -> (dx, dW, dR, dB, dh0), each output optional. Scratch: dgates, dcandidate, previous, linear, dh, work,
- * packed R. */
+/* (x, W, R, B, lengths, h0, y, gates, dy, dh) -> (dx, dW, dR, dB, dh0, dgates), each output optional. Scratch: dgates, dcandidate, previous, linear, dh,
+ * work, packed R. */
 static int NAMED(gru_grad)(const KernelArgs *args)
 {
     NAMED(GruGrad) s = { .r = recurrence_of(args, 3, 4), .w_recurrent = NAMED(in)(args, 2), .gates = NAMED(in)(args, 7), .dy = NAMED(in)(args, 8) };
@@ -187,6 +187,7 @@ static int NAMED(gru_grad)(const KernelArgs *args)
         NAMED(input_gradient)(r, d, dgates, NAMED(in)(args, 1), NAMED(out)(args, 0));
         if (dw) e->GEMM(e, 1, 0, 3 * n, r->inputs, all, 1, dgates, 3 * n, NAMED(in)(args, 0), r->inputs, 0, dw + d * 3 * n * r->inputs, r->inputs, NULL, 0);
         NAMED(gru_weight_gradients)(&s, d, NAMED(out)(args, 2), NAMED(out)(args, 3));
+        NAMED(copy_gate_gradients)(r, d, dgates, NAMED(out)(args, 5));
     }
     if (NAMED(out)(args, 4)) memcpy(NAMED(out)(args, 4), s.dh, states * sizeof(REAL));
     return STATUS_OK;

@@ -154,8 +154,8 @@ static void NAMED(peephole_gradient)(const NAMED(LstmGrad) *s, int64_t d, REAL *
         }
 }
 
-/* (x, W, R, lengths, h0, c0, y, cells, gates, dy, dh, dc, P) -> (dx, dW, dR, dB, dh0, dc0, dP), each output optional. Scratch: dgates,
- * dh, dc, packed R, then `both` and `joined` of weight_gradients. */
+/* (x, W, R, lengths, h0, c0, y, cells, gates, dy, dh, dc, P) -> (dx, dW, dR, dB, dh0, dc0, dP, dgates), each output optional. Scratch:
+ * dgates, dh, dc, packed R, then `both` and `joined` of weight_gradients. */
 static int NAMED(lstm_grad)(const KernelArgs *args)
 {
     NAMED(LstmGrad) s = { .r = recurrence_of(args, 4, 3), .c0 = NAMED(in)(args, 5), .cells = NAMED(in)(args, 7),
@@ -179,6 +179,7 @@ static int NAMED(lstm_grad)(const KernelArgs *args)
             NAMED(sum_columns)(r, dgates, all, 4 * n, db + d * 8 * n);
             memcpy(db + d * 8 * n + 4 * n, db + d * 8 * n, 4 * n * sizeof(REAL));
         }
+        NAMED(copy_gate_gradients)(r, d, dgates, NAMED(out)(args, 7));
         if (dp) NAMED(peephole_gradient)(&s, d, dp + d * 3 * n);
     }
     if (NAMED(out)(args, 4)) memcpy(NAMED(out)(args, 4), s.dh, states * sizeof(REAL));

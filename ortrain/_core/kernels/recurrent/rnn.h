@@ -77,8 +77,8 @@ static void NAMED(rnn_grad_item)(void *context, int64_t item, int64_t worker)
     }
 }
 
-/* (x, W, R, lengths, h0, y, dy, dh) -> (dx, dW, dR, dB, dh0), each output optional. Scratch: dgates, dh, packed R, then `both` and
- * `joined` of weight_gradients. */
+/* (x, W, R, lengths, h0, y, dy, dh) -> (dx, dW, dR, dB, dh0, dgates), each output optional. Scratch: dgates, dh, packed R, then `both`
+ * and `joined` of weight_gradients. */
 static int NAMED(rnn_grad)(const KernelArgs *args)
 {
     NAMED(RnnGrad) s = { .r = recurrence_of(args, 1, 3), .y = NAMED(in)(args, 5), .dy = NAMED(in)(args, 6) };
@@ -96,6 +96,7 @@ static int NAMED(rnn_grad)(const KernelArgs *args)
         REAL *db = NAMED(out)(args, 3);
         NAMED(input_gradient)(r, d, dgates, NAMED(in)(args, 1), NAMED(out)(args, 0));
         NAMED(weight_gradients)(r, d, dgates, NAMED(in)(args, 0), s.y, NAMED(in)(args, 4), joined, both, NAMED(out)(args, 1), NAMED(out)(args, 2));
+        NAMED(copy_gate_gradients)(r, d, dgates, NAMED(out)(args, 5));
         if (db) {
             NAMED(sum_columns)(r, dgates, all, n, db + d * 2 * n);
             memcpy(db + d * 2 * n + n, db + d * 2 * n, n * sizeof(REAL));
