@@ -118,6 +118,15 @@ def test_elementwise_readers_restore_values_in_their_own_pass():
     assert len(fused) > 20
 
 
+def test_values_are_rounded_before_a_step_that_overwrites_them():
+    steps = program_of(in_bfloat16(residual_blocks(64, 8), enable_elementwise_fusion=False)).plan.steps
+    rounded_at = {step.inputs[0]: index for index, step in enumerate(steps) if step.node.op_type == "Cast" and "::narrow" in step.outputs[0]}
+    overwritten = [(rounded_at[step.inputs[source]], index) for index, step in enumerate(steps) for source in step.call.in_place.values()
+                   if source < len(step.inputs) and step.inputs[source] in rounded_at]
+    assert overwritten
+    assert all(rounding < overwriting for rounding, overwriting in overwritten)
+
+
 def test_forward_and_evaluation_read_no_rounded_value(monkeypatch):
     narrowed, other = in_bfloat16(perceptron()), not_narrowed(monkeypatch, perceptron())
     plan = program_of(narrowed).plan

@@ -1,6 +1,6 @@
 """Narrow activations: in sessions of precision bfloat16, activations that the backward pass reads are kept in bfloat16, in half the memory.
 
-A value is rounded after its last use before the peak of the memory, and restored to float32 right before the backward pass reads it. Products and convolutions
+A value is rounded at its last use before the peak of the memory, and restored to float32 right before the backward pass reads it. Products and convolutions
 round their operands to the same numbers anyway, so their gradients have the bits that they had; other operators read rounded values where their records say
 that they may (OpRecord.takes_rounded). The steps that round and restore are Casts: elementwise fusion makes them a part of the steps beside them.
 
@@ -129,6 +129,7 @@ class NarrowActivations:
     def _narrowed(self, steps: Sequence[Step], gaps: Sequence[Gap]) -> list[Step]:
         """Return the steps with values narrowed in gaps.
 
+        A value is rounded before its last use rather than after it, so that the step that uses it can still overwrite it.
         Each elementwise reader restores a value for itself, as elementwise fusion makes that a part of it; the other readers share a restored value."""
         before: dict[int, list[Step]] = {}
         after: dict[int, list[Step]] = {}
@@ -136,7 +137,8 @@ class NarrowActivations:
         for gap in gaps:
             narrow = self.narrow.get(gap.value)
             if narrow is None:
-                narrow = self._cast(gap.value, f"{gap.value}::narrow", BFLOAT16, after.setdefault(gap.last_use, []))
+                place = after if gap.value in map(self.lifetimes.unaliased, steps[gap.last_use].outputs) else before
+                narrow = self._cast(gap.value, f"{gap.value}::narrow", BFLOAT16, place.setdefault(gap.last_use, []))
             shared: dict[str, str] = {}
             for index in gap.reads:
                 record = record_of(steps[index].node)
