@@ -85,8 +85,9 @@ def test_a_bias_and_a_limit_are_applied_in_float32():
                   attributes=sample.attributes | {"low": 0.0, "high": 2.0}), [0])
 
 
-@pytest.mark.parametrize("channels, filters, taps", [(11, 64, (3, 3)), (13, 26, (3, 3)), (64, 64, (1, 1)), (16, 32, (9, 9)), (64, 64, (3, 3))])
-def test_convolutions_that_gain_nothing_stay_in_float32(channels, filters, taps):
+@pytest.mark.parametrize("channels, filters, taps", [(11, 64, (3, 3)), (13, 26, (3, 3)), (64, 64, (1, 1)), (16, 32, (9, 9)), (64, 64, (3, 3)),
+                                                     (2080, 64, (3, 2))])
+def test_convolutions_that_gain_nothing_or_are_too_deep_have_another_algorithm(channels, filters, taps):
     sample = forward("", (1, 12, 12, channels), (filters, channels, *taps), {})
     call, _ = lowered(sample, cast(sample, "float32"), precision="bfloat16")
     assert call.ints[22] != Method.IMPLICIT_GEMM
