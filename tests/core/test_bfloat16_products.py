@@ -102,13 +102,13 @@ def packed_gemm(module):
     """Return the GEMM of one module on one thread: a function of the operands, whether they are transposed, m, n and k."""
     pointer, size, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     gemm = importlib.import_module(f"ortrain._core.instruction_sets.{instruction_set()}.{module}").GEMM
-    signature = (flag, flag, size, size, size, pointer, size, pointer, size, flag, pointer, size, pointer, flag, pointer)
+    signature = (flag, flag, size, size, size, ctypes.c_float, pointer, size, pointer, size, flag, pointer, size, pointer, flag, pointer)
     function = ctypes.CFUNCTYPE(None, *signature)(gemm["packed_gemm"])
     workspace = aligned_zeros(gemm["workspace_floats"], np.dtype(np.float32))
 
     def multiply(a, b, ta, tb, m, n, k):
         c = np.zeros((m, n), np.float32)
-        function(ta, tb, m, n, k, a.ctypes.data, a.shape[1], b.ctypes.data, b.shape[1], 0, c.ctypes.data, n, None, 0, workspace.ctypes.data)
+        function(ta, tb, m, n, k, 1, a.ctypes.data, a.shape[1], b.ctypes.data, b.shape[1], 0, c.ctypes.data, n, None, 0, workspace.ctypes.data)
         return c
 
     return multiply
