@@ -393,5 +393,5 @@ def test_wrong_arguments_are_refused():
             client_app(make_session, data, wrong)
     with pytest.raises(errors.InvalidArgumentError, match=r"expected settings among seed, metrics, .*, got patience"):
         client_app(make_session, data, patience=3)
-    with pytest.raises(errors.InvalidArgumentError, match="expected accumulate as an integer of at least 1"):
+    with pytest.raises(errors.InvalidArgumentError, match="expected accumulate >= 1, got 0"):
         client_app(make_session, data, accumulate=0)
