@@ -62,7 +62,7 @@ WASM_SETS = {
     "simd128": ["-msimd128"],
 }
 # Flags of a second build of gemm_bfloat16, for processors of a set that multiply bfloat16 numbers.
-NATIVE_BFLOAT16 = {"avx512": ["-mavx512bf16"]}
+NATIVE_BFLOAT16 = {"avx512": ["-mavx512bf16"], "neon": ["-march=armv8.2-a+bf16"]}
 SANITIZERS = {"address": "address,undefined", "thread": "thread"}
 DIRECTIVES = {
     "language_level": 3,

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-TILE_TITLES = {"packed": "product, packed", "in_place": "product, read in place", "direct": "direct convolution", "nn": "other convolutions",
-               "tn": "their weight gradients"}
-"""Kind of a tile -> its name in the table."""
+TILE_TITLES = {("float", "packed"): "product, packed", ("float", "in_place"): "product, read in place", ("float", "direct"): "direct convolution",
+               ("float", "nn"): "other convolutions", ("float", "tn"): "their weight gradients",
+               ("bfloat16", "packed"): "bfloat16 product, packed", ("bfloat16", "in_place"): "bfloat16 product, read in place"}
+"""Type and kind of a tile -> its name in the table."""
 
 
 def inner_loops_table(results: dict[str, Any]) -> str:
-    """Render the share of possible products per cycle that tiles of each kind and width reach, from the lowest to the highest over their numbers of rows."""
-    lines = ["| tile | rows | " + " | ".join(f"{name}, {peak:.0f} a cycle" for name, peak in results["possible"].items()) + " |",
-             "|---|---|" + "---:|" * len(results["possible"])]
+    """Render the share of possible products per cycle that tiles of each kind and width reach, from the lowest to the highest over their numbers of rows.
+
+    A processor without products of bfloat16 has a dash there; one with them makes as many in a cycle as of float32."""
+    peaks = results["possible"]["float"]
+    lines = ["| tile | rows | " + " | ".join(f"{name}, {peak:.0f} a cycle" for name, peak in peaks.items()) + " |", "|---|---|" + "---:|" * len(peaks)]
     for row in results["tiles"]:
         plural = "s" if row["vectors"] > 1 else ""
         rows = f"{row['rows'][0]} to {row['rows'][-1]}" if len(row["rows"]) > 2 else " and ".join(map(str, row["rows"]))
-        cells = [f"{TILE_TITLES[row['kind']]}, {row['vectors']} vector{plural}", rows, *(share_cell(*share) for share in row["share"].values())]
+        title = TILE_TITLES[row["dtype"], row["kind"]]
+        cells = [f"{title}, {row['vectors']} vector{plural}", rows, *(share_cell(*row["share"][name]) if name in row["share"] else "–" for name in peaks)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

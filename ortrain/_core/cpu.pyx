@@ -3,7 +3,24 @@
 cdef extern from *:
     """
     #include <string.h>
-    /* Whether this processor runs code of an instruction set, by its name in kernel_table.py, or has the instructions avx512_bf16. */
+    #if defined(__aarch64__) && defined(__linux__)
+    #include <sys/auxv.h>
+    #ifndef HWCAP2_BF16
+    #define HWCAP2_BF16 (1 << 14)
+    #endif
+    static int multiplies_bfloat16(void) { return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0; }
+    #elif defined(__aarch64__) && defined(__APPLE__)
+    #include <sys/sysctl.h>
+    static int multiplies_bfloat16(void)
+    {
+        int present = 0;
+        size_t size = sizeof present;
+        return sysctlbyname("hw.optional.arm.FEAT_BF16", &present, &size, NULL, 0) == 0 && present;
+    }
+    #elif defined(__aarch64__)
+    static int multiplies_bfloat16(void) { return 0; }        /* where it is not known how to ask */
+    #endif
+    /* Whether this processor runs code of an instruction set, by its name in kernel_table.py, or has the instructions avx512_bf16 or neon_bf16. */
     static int ortrain_supports(const char *name) {
     #if defined(__x86_64__)
         __builtin_cpu_init();
@@ -16,7 +33,7 @@ cdef extern from *:
                 && __builtin_cpu_supports("bmi2");
         return !strcmp(name, "baseline");
     #elif defined(__aarch64__)
-        return !strcmp(name, "neon");
+        return !strcmp(name, "neon") || (!strcmp(name, "neon_bf16") && multiplies_bfloat16());
     #elif defined(__wasm__)
         return !strcmp(name, "simd128");
     #else
@@ -28,5 +45,5 @@ cdef extern from *:
 
 
 def supports(str name):
-    """Return True if this processor runs code of an instruction set named in kernel_table.py, or has the instructions avx512_bf16."""
+    """Return True if this processor runs code of an instruction set named in kernel_table.py, or has the instructions avx512_bf16 or neon_bf16."""
     return bool(ortrain_supports(name.encode()))

@@ -117,7 +117,7 @@ def has_bfloat16_vectors():
     """Return whether this processor multiplies vectors of bfloat16 numbers, and the instruction set in use has a GEMM that does."""
     from ortrain._core.cpu import supports
     from ortrain._core.kernel_table import instruction_set
-    return instruction_set() == "avx512" and supports("avx512_bf16")
+    return supports(f"{instruction_set()}_bf16")
 
 
 def multiplies_bfloat16():
@@ -128,7 +128,7 @@ def multiplies_bfloat16():
 
 
 def load_bfloat16_gemm():
-    """Load the GEMM of bfloat16 operands, once. The caller holds the lock LOADING. Without the processor's help it computes the same bits more slowly."""
+    """Load the GEMM of bfloat16 operands, once. The caller holds the lock LOADING. Without the processor's help it computes the same sums more slowly."""
     global packed_bfloat16, parallel_bfloat16, amx_bfloat16, implicit_bfloat16
     if packed_bfloat16 != NULL:
         return

@@ -89,8 +89,9 @@ class SessionOptions:
     precision: "float32", or "bfloat16" for matrix multiplications, those of attention, of convolutions and of recurrent layers beyond single time steps
     included, whose operands are rounded to bfloat16 (8 significant bits) and whose products are added in float32. Large activations that only the backward
     pass still reads are kept in bfloat16 where that lowers the peak of the memory. All else, weights and optimizers included, stays float32. Products are up
-    to 1.9 times as fast on processors with AVX512-BF16; without that and AMX they round in the same way, but are slower than in float32. "auto" is "bfloat16"
-    where the processor multiplies such numbers, else "float32".
+    to 1.9 times as fast on processors with AVX512-BF16. Those of ARM processors with BF16 were run in an emulator only, and sums round in another way there.
+    Elsewhere, operands are rounded in the same way, but products are slower than in float32. "auto" is "bfloat16" where the processor multiplies such numbers,
+    else "float32".
     float32_nodes: exceptions from precision: names of nodes of the model, or patterns of them such as "/decoder/*", and names of operators such as "Gemm".
     Their matrix multiplications and those of their gradients stay in float32. A node into which several were fused has the name of one of them, as profiles
     show it.

@@ -27,11 +27,14 @@ LARGEST_DIFFERENCE = 2e-6
 
 @dataclass(frozen=True)
 class Section:
-    """A command for Python that is a part of the tests, in the emulator or on this processor."""
+    """A command for Python that is a part of the tests, in the emulator or on this processor.
+
+    processor: the emulator's name of the one that it emulates, where max has all extensions."""
 
     name: str
     command: list[str]
     emulated: bool = True
+    processor: str = "max"
 
 
 def pytest(*arguments: str) -> list[str]:
@@ -44,6 +47,8 @@ def emulated_pytest(*arguments: str) -> list[str]:
     return pytest("-p", "tests.arm.slow_processor", *arguments)
 
 
+BFLOAT16 = emulated_pytest("-k", "not train and not session and not exception and not workers and not auto",
+                           "tests/core/test_bfloat16_convolutions.py", "tests/core/test_bfloat16_products.py")
 SECTIONS = [
     *(Section(f"kernels and gradients, {part}", ["-m", "tests.arm.kernels", part]) for part in ("1/2", "2/2")),
     Section("recorded runs of onnxruntime-training", emulated_pytest("tests/test_recorded_runs.py")),
@@ -52,6 +57,8 @@ SECTIONS = [
     Section("sessions", emulated_pytest("tests/test_session.py")),
     Section("conformance suite", ["-m", "ortrain", "conformance", "run"]),
     Section("one epoch of the demo", ["examples/digits/train_digits.py", "--epochs", "1"]),
+    Section("bfloat16, by instructions", BFLOAT16),
+    Section("bfloat16, emulated pairs", BFLOAT16, processor="cortex-a72"),
     Section("inner loops", pytest("tests/arm/inner_loops.py"), emulated=False),
 ]
 LARGE_FOLDERS = [Path("tests"), Path("tests/core"), Path("tests/ops")]
@@ -76,7 +83,7 @@ def run(section: Section, python: Path, target: Path, logs: Path) -> bool:
     log, started = logs / f"{re.sub('[^a-z0-9]+', '-', section.name)}.log", time.monotonic()
     with log.open("w") as output:
         if section.emulated:
-            command, folder, variables = [str(python)], target, environment_of(python, target)
+            command, folder, variables = [str(python)], target, environment_of(python, target) | {"QEMU_CPU": section.processor}
         else:
             command, folder, variables = [sys.executable], ROOT, os.environ | {"ORTRAIN_ARM": str(target.parent)}
         status = subprocess.run([*command, *section.command], cwd=folder, env=variables, stdout=output, stderr=subprocess.STDOUT, check=False).returncode

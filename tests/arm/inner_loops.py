@@ -16,12 +16,13 @@ from tests.arm.tiles import tiles
 TILES = list(tiles(package(Path(os.environ.get("ORTRAIN_ARM", FOLDER)))))
 SIZES = {"packed": (range(1, 9), 3), "in_place": (range(1, 9), 3), "direct": (range(1, 9), 3), "nn": ((1, 2, 4, 12), 2), "tn": ((1, 2, 4, 12), 2)}
 """Kind of a tile -> its numbers of rows, and its largest number of vectors."""
+OF_BFLOAT16 = ("packed", "in_place")
 each_tile = pytest.mark.parametrize("tile", TILES, ids=str)
 
 
 def test_tiles_of_all_sizes_are_found():
     for kind, (rows, vectors) in SIZES.items():
-        for dtype in ("float", "double"):
+        for dtype in ("float", "double", *(["bfloat16"] if kind in OF_BFLOAT16 else [])):
             found = sorted((tile.rows, tile.vectors) for tile in TILES if (tile.kind, tile.dtype) == (kind, dtype))
             assert found == [(row, vector) for row in rows for vector in range(1, vectors + 1)]
 
@@ -34,6 +35,12 @@ def test_sums_of_a_tile_stay_in_registers(tile):
 @each_tile
 def test_a_tile_multiplies_whole_vectors(tile):
     assert [str(loop) for loop in tile.loops if loop.count("scalar_product") or loop.count("vector_product") % tile.sums] == []
+
+
+def test_tiles_multiply_by_the_instruction_of_their_type():
+    for tile in TILES:
+        products = {instruction.name for loop in tile.loops for instruction in loop.instructions if instruction.is_vector_product}
+        assert products == {"bfdot" if tile.dtype == "bfloat16" else "fmla"}, str(tile)
 
 
 @each_tile

@@ -12,6 +12,7 @@ import argparse
 import json
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ from tests.arm.environment import COMPILER, FOLDER
 from tests.arm.tiles import Tile, tiles
 
 ANALYZER = "llvm-mca-19"
-PROCESSORS = ("neoverse-n1", "neoverse-v2", "cortex-a76", "apple-m1")
+PROCESSORS = ("neoverse-n1", "neoverse-n2", "neoverse-v2", "cortex-a76", "apple-m1")
+WITH_BFLOAT16 = ("neoverse-n2", "neoverse-v2")
 ITERATIONS = 200
-ONLY_PRODUCTS = "".join(f"fmla v{i}.4s, v30.4s, v31.s[0]\n" for i in range(24)) + "subs x0, x0, #1\nb.ne target\n"
+PRODUCTS = {"float": "fmla v{}.4s, v30.4s, v31.s[0]\n", "bfloat16": "bfdot v{}.4s, v30.8h, v31.2h[0]\n"}
+"""Type of operands -> an instruction that multiplies and adds a vector of them, for a number of a register."""
 NAME = "arm-inner-loops"
 """Of the recorded results."""
 LEAST_ROWS = 4
@@ -50,6 +53,12 @@ def shares(found: list[Tile], peaks: dict[str, float]) -> dict[str, list[float]]
     return {name: [round(min(values), 3), round(max(values), 3)] for name, values in rates.items()}
 
 
+def possible(dtype: str, processors: Sequence[str]) -> dict[str, float]:
+    """Return processor -> the vector products per cycle of a loop of nothing but products."""
+    loop = "".join(PRODUCTS[dtype].format(register) for register in range(24)) + "subs x0, x0, #1\nb.ne target\n"
+    return {name: round(24 / cycles(loop, name), 1) for name in processors}
+
+
 def version(program: str) -> str:
     """Return the version that a program prints."""
     text = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
@@ -58,14 +67,15 @@ def version(program: str) -> str:
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    """Return the figures of the build in the folder of an environment: for each kind of tile and number of vectors, over 4 and more rows, of float32."""
-    groups: dict[tuple[str, int], list[Tile]] = {}
+    """Return the figures of the build in the folder of an environment: for each type, float32 and bfloat16, kind of tile and number of vectors, over 4 and
+    more rows."""
+    groups: dict[tuple[str, str, int], list[Tile]] = {}
     for tile in tiles(package(folder)):
-        if tile.rows >= LEAST_ROWS and tile.dtype == "float":
-            groups.setdefault((tile.kind, tile.vectors), []).append(tile)
-    peaks = {name: round(24 / cycles(ONLY_PRODUCTS, name), 1) for name in PROCESSORS}
-    rows = [{"kind": kind, "vectors": vectors, "rows": sorted(tile.rows for tile in found), "share": shares(found, peaks)}
-            for (kind, vectors), found in sorted(groups.items(), key=lambda group: (list(TILE_TITLES).index(group[0][0]), -group[0][1]))]
+        if tile.rows >= LEAST_ROWS and tile.dtype in PRODUCTS:
+            groups.setdefault((tile.dtype, tile.kind, tile.vectors), []).append(tile)
+    peaks = {"float": possible("float", PROCESSORS), "bfloat16": possible("bfloat16", WITH_BFLOAT16)}
+    rows = [{"dtype": dtype, "kind": kind, "vectors": vectors, "rows": sorted(tile.rows for tile in found), "share": shares(found, peaks[dtype])}
+            for (dtype, kind, vectors), found in sorted(groups.items(), key=lambda group: (list(TILE_TITLES).index(group[0][:2]), -group[0][2]))]
     return {"compiler": f"GCC {version(COMPILER)}", "analyzer": f"llvm-mca {version(ANALYZER)}", "possible": peaks, "tiles": rows}
 
 

@@ -11,7 +11,7 @@ from tests.arm.disassembly import Loop, loops
 
 KERNELS = Path("ortrain") / "_core" / "instruction_sets" / "neon"
 NAME = re.compile(r"(packed|in_place|direct|nn|tn)_tile_(\d+)_(\d+)(?:_(float|double))?$")
-MODULES = {"gemm": "float", "gemm_float64": "double", "channels_last": ""}
+MODULES = {"gemm": "float", "gemm_float64": "double", "gemm_bfloat16_native": "bfloat16", "channels_last": ""}
 """Module -> the type of its tiles, where their names do not have it."""
 VECTOR_BYTES = 16
 
@@ -21,7 +21,7 @@ class Tile:
     """A tile of rows x vectors sums, and the loops in which it multiplies and adds.
 
     kind: packed, in_place: of products (matmul/gemm_micro_kernels.h); direct: of direct convolutions (channels_last/direct.h); nn, tn: of other channels-last
-    convolutions (channels_last/vectors.h)."""
+    convolutions (channels_last/vectors.h). dtype: float, double, or bfloat16, whose elements are pairs (matmul/bfloat16_pairs.h)."""
 
     kind: str
     rows: int

@@ -1,5 +1,5 @@
-"""Products of bfloat16 operands: they round as a reference in NumPy does, with the same bits for any number of workers and, without AMX, whether the processor
-multiplies bfloat16 numbers or not, and sessions of that precision train like those of float32."""
+"""Products of bfloat16 operands: they round as a reference in NumPy does, with the same bits for any number of workers and, on x86-64 without AMX, whether the
+processor multiplies bfloat16 numbers or not, and sessions of that precision train like those of float32."""
 
 import ctypes
 import importlib
@@ -114,14 +114,36 @@ def packed_gemm(module):
     return multiply
 
 
-@pytest.mark.skipif(not has_bfloat16_vectors(), reason="this processor or instruction set does not multiply vectors of bfloat16 numbers")
-@pytest.mark.parametrize("m, n, k", [(1, 1, 1), (7, 5, 3), (8, 48, 64), (33, 17, 129), (200, 300, 700), (96, 513, 1031), (20, 130, 1300)])
-def test_the_processor_gives_the_bits_of_the_portable_kernels(m, n, k):
+def with_vectors_of(name):
+    """Skip a test unless the instruction set has this name and the processor multiplies vectors of bfloat16 numbers."""
+    return pytest.mark.skipif(instruction_set() != name or not has_bfloat16_vectors(), reason=f"needs the instruction set {name} with products of bfloat16")
+
+
+each_shape = pytest.mark.parametrize("m, n, k", [(1, 1, 1), (7, 5, 3), (8, 48, 64), (33, 17, 129), (200, 300, 700), (96, 513, 1031), (20, 130, 1300)])
+
+
+@with_vectors_of("avx512")
+@each_shape
+def test_an_x86_processor_gives_the_bits_of_the_portable_kernels(m, n, k):
     native, portable = packed_gemm("gemm_bfloat16_native"), packed_gemm("gemm_bfloat16")
     for ta in (0, 1):
         for tb in (0, 1):
             a, b = operands(m, n, k, ta, tb)
             np.testing.assert_array_equal(native(a, b, ta, tb, m, n, k), portable(a, b, ta, tb, m, n, k))
+
+
+@with_vectors_of("neon")
+@each_shape
+def test_an_arm_processor_differs_from_the_portable_kernels_by_the_rounding_of_sums_only(m, n, k):
+    native, portable = packed_gemm("gemm_bfloat16_native"), packed_gemm("gemm_bfloat16")
+    for ta in (0, 1):
+        for tb in (0, 1):
+            a, b = operands(m, n, k, ta, tb)
+            found = native(a, b, ta, tb, m, n, k)
+            np.testing.assert_allclose(found, exact_product(a, b, ta, tb), atol=2e-6 * (k + 1))
+            assert k < 64 or (found != portable(a, b, ta, tb, m, n, k)).any()
+            a, b = (np.rint(4 * x) for x in (a, b))
+            np.testing.assert_array_equal(native(a, b, ta, tb, m, n, k), portable(a, b, ta, tb, m, n, k), "sums of whole numbers, which are exact")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,10 @@
  *
  * AVX512-BF16 has an instruction for each function. Elsewhere integer operations and two multiplications do the same, bit for bit: numbers are rounded to
  * nearest even, subnormal ones become zero, NaNs stay NaNs, the product of two bfloat16 numbers is exact in float32, and the product of the second numbers of a
- * pair is added before that of the first. */
+ * pair is added before that of the first.
+ *
+ * ARM's instructions round operands alike, but sums in a way of their own: BFDOT adds the two products of a pair to each other and then to the sum, rounds both
+ * times to odd instead of to nearest even, and takes subnormal numbers for zero. Results differ from those of emulated pairs by the rounding of sums. */
 #ifndef ORTRAIN_BFLOAT16_PAIRS_H
 #define ORTRAIN_BFLOAT16_PAIRS_H
 #include <stdint.h>
@@ -21,6 +24,34 @@ static inline __attribute__((always_inline)) int_vector pairs_of(vector first, v
 
 static inline __attribute__((always_inline)) int_vector adjacent_pairs(vector front, vector back)
 { return (int_vector)_mm512_cvtne2ps_pbh((__m512)back, (__m512)front); }
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+/* sum + x . y for the pairs in each lane of y, and the pair in one lane of x: the instruction names it, a constant once loops are unrolled. */
+static inline __attribute__((always_inline)) vector add_dot_product_by_lane(vector sum, int_vector x, int lane, int_vector y)
+{
+    switch (lane) {
+    case 0: return (vector)vbfdotq_laneq_f32((float32x4_t)sum, (bfloat16x8_t)y, (bfloat16x8_t)x, 0);
+    case 1: return (vector)vbfdotq_laneq_f32((float32x4_t)sum, (bfloat16x8_t)y, (bfloat16x8_t)x, 1);
+    case 2: return (vector)vbfdotq_laneq_f32((float32x4_t)sum, (bfloat16x8_t)y, (bfloat16x8_t)x, 2);
+    default: return (vector)vbfdotq_laneq_f32((float32x4_t)sum, (bfloat16x8_t)y, (bfloat16x8_t)x, 3);
+    }
+}
+
+/* sum + x . y for the pairs in each lane of y, and one pair x from memory, which is loaded without being copied into all lanes */
+static inline __attribute__((always_inline)) vector add_dot_product_of_pair(vector sum, pair x, int_vector y)
+{
+    const int32x2_t only = {x};
+    return (vector)vbfdotq_lane_f32((float32x4_t)sum, (bfloat16x8_t)y, (bfloat16x4_t)only, 0);
+}
+
+/* Inside of a tile's step: `lanes` are the first `adjacent` pairs of the column of A (common/tile_columns.h), x is pair i in all lanes. */
+#define ADD_PRODUCT(sum, x, y) \
+    sum = i < adjacent ? add_dot_product_by_lane(sum, lanes[i / LANES], i % LANES, y) : add_dot_product_of_pair(sum, (x)[0], y)
+
+static inline __attribute__((always_inline)) int_vector pairs_of(vector first, vector second)
+{ return (int_vector)vzip1q_u16((uint16x8_t)vcvtq_low_bf16_f32((float32x4_t)first), (uint16x8_t)vcvtq_low_bf16_f32((float32x4_t)second)); }
+
+static inline __attribute__((always_inline)) int_vector adjacent_pairs(vector front, vector back)
+{ return (int_vector)vcvtq_high_bf16_f32(vcvtq_low_bf16_f32((float32x4_t)front), (float32x4_t)back); }
 #else
 #define EMULATES_PAIRS
 /* sum + x . y for the pairs in each lane */
