@@ -139,7 +139,7 @@ def extensions() -> list[Extension]:
     found = [Extension(f"ortrain._core.{source.stem}", [str(source)], depends=headers,
                        extra_compile_args=engine_flags(source.stem), **common)
              for source in sorted(CORE.glob("*.pyx"))]
-    native_headers = [str(p) for p in sorted([*NATIVE.rglob("*.h"), *NATIVE.rglob("*.pxd")])]
+    native_headers = [str(p) for p in sorted([*NATIVE.rglob("*.h"), *NATIVE.rglob("*.pxd"), *NATIVE.rglob("*.pxi")])]
     for source in sorted(NATIVE.glob("*.pyx")) if HAS_LIBRARY else []:
         own = common | {"include_dirs": [*common["include_dirs"], str(NATIVE / "source"), str(NATIVE / "include")]}
         found.append(Extension(f"ortrain._native.{source.stem}", [str(source)], depends=[*headers, *native_headers],
