@@ -1,4 +1,4 @@
-"""Workers that Ray starts. `python -m tests.distributed ray` runs this where Ray is not installed."""
+"""Workers that Ray Train starts. `python -m tests.distributed ray` runs this where Ray is not installed."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import pytest
 from ortrain import Trainer, errors
 from ortrain.cli import main
 from ortrain.distributed import OptimizerSharding, Ray
-from ortrain.distributed.ray import INLINE_BYTES
+from ortrain.distributed.ray_worker import INLINE_BYTES
 from ortrain.trainer import Callback
 from tests.distributed.test_parallel_training import HELD_OUT, LABELS, X, trainer_of, weights_of
 from tests.layers import ROOT
@@ -37,6 +37,9 @@ def cluster():
         ray.shutdown()
 
 
+HOW = {"metrics": None, "weight_average": 0.9}
+
+
 class Event(Callback):
     """Lets one worker die or fail after a step, once."""
 
@@ -53,7 +56,7 @@ class Event(Callback):
 
 def fit(strategy, batch_size, epochs=3, **settings):
     """Train; return (figures of epochs, weights)."""
-    with trainer_of(strategy, **({"metrics": ["accuracy"]} | settings)) as trainer:
+    with trainer_of(strategy, **settings) as trainer:
         trainer.fit(X, LABELS, epochs=epochs, batch_size=batch_size, validation=HELD_OUT)
         assert trainer.epoch == epochs and trainer.evaluate(*HELD_OUT)["loss"] == pytest.approx(trainer.history[-1].validation_loss, rel=1e-6)
         return [record.figures for record in trainer.history], weights_of(trainer)
@@ -89,7 +92,7 @@ def exchange_everything(worker, attempt):
         np.testing.assert_array_equal(worker.all_to_all(rows)[:, 0], range(worker.size))
         found[count] = reduced[-1], [end - start for start, end in pairwise(bounds)]
     worker.barrier()
-    assert not worker._mail and worker.threads() == 1
+    assert worker.threads() == 1
     return found
 
 
@@ -101,27 +104,36 @@ def test_arrays_of_any_size_are_exchanged(cluster):
 # ---- training
 
 
-@pytest.mark.parametrize("size, synchronization", [(2, None), (4, OptimizerSharding())])
-def test_workers_train_like_one_process_with_the_whole_batch(cluster, size, synchronization):
-    figures, weights = fit(Ray(workers=size), 8 // size, synchronization=synchronization)
-    expected, expected_weights = fit(None, 8)
-    for mine, other in zip(figures, expected, strict=True):
+@pytest.fixture(scope="module")
+def uninterrupted(cluster):
+    """What two workers reach together."""
+    return fit(Ray(workers=2), 4, **HOW)
+
+
+def assert_close(found, expected):
+    for mine, other in zip(found[0], expected[0], strict=True):
         assert mine == pytest.approx(other, rel=2e-6)
-    for name, array in expected_weights.items():
-        np.testing.assert_allclose(weights[name], array, rtol=2e-4, atol=2e-6, err_msg=name)
+    for name, array in expected[1].items():
+        np.testing.assert_allclose(found[1][name], array, rtol=2e-4, atol=2e-6, err_msg=name)
 
 
-def test_a_second_fit_and_a_resumed_run_go_on_where_the_first_has_ended(cluster, tmp_path):
-    straight = fit(Ray(workers=2), 4, epochs=4, weight_average=0.9)
-    how = {"metrics": ["accuracy"], "weight_average": 0.9}
-    with trainer_of(Ray(workers=2), folder=tmp_path / "run", **how) as trainer:
+def test_two_workers_train_like_one_process_with_the_whole_batch(uninterrupted):
+    assert_close(uninterrupted, fit(None, 8, **HOW))
+
+
+def test_four_workers_that_divide_the_optimizer_train_like_one_process_with_the_whole_batch(cluster):
+    assert_close(fit(Ray(workers=4), 2, metrics=["accuracy"], synchronization=OptimizerSharding()), fit(None, 8, metrics=["accuracy"]))
+
+
+def test_a_second_fit_and_a_resumed_run_go_on_where_the_first_has_ended(uninterrupted, tmp_path):
+    with trainer_of(Ray(workers=2), folder=tmp_path / "run", **HOW) as trainer:
         trainer.fit(X, LABELS, epochs=1, batch_size=4, validation=HELD_OUT)
         trainer.fit(X, LABELS, epochs=2, batch_size=4, validation=HELD_OUT)
         trainer.save()
-    with Trainer.from_artifacts(tmp_path / "run", resume=True, strategy=Ray(workers=2), seed=5, progress=False, **how) as trainer:
+    with Trainer.from_artifacts(tmp_path / "run", resume=True, strategy=Ray(workers=2), seed=5, progress=False, **HOW) as trainer:
         assert trainer.epoch == 2
-        trainer.fit(X, LABELS, epochs=4, batch_size=4, validation=HELD_OUT)
-        assert_same(([record.figures for record in trainer.history], weights_of(trainer)), straight)
+        trainer.fit(X, LABELS, epochs=3, batch_size=4, validation=HELD_OUT)
+        assert_same(([record.figures for record in trainer.history], weights_of(trainer)), uninterrupted)
     with trainer_of(Ray(workers=2), folder=tmp_path / "run") as trainer, pytest.raises(errors.InvalidArgumentError, match="expected a folder without a run"):
         trainer.fit(X, LABELS)
 
@@ -154,16 +166,15 @@ def test_the_command_line_trains_in_workers(cluster, tmp_path, monkeypatch, caps
 # ---- workers that are lost or fail
 
 
-def test_workers_start_anew_from_the_last_checkpoint_when_one_was_killed(cluster, tmp_path):
-    expected = fit(Ray(workers=2), 4, metrics=None)
-    with pytest.warns(RuntimeWarning, match="rank 1 of 2 was lost: all workers start anew from the last checkpoint"):
-        found = fit(Ray(workers=2), 4, folder=tmp_path / "run", save_every_steps=2, callbacks=[Event("kill", tmp_path)], metrics=None)
-    assert_same(found, expected)
+def test_workers_start_anew_from_the_last_checkpoint_when_one_was_killed(uninterrupted, tmp_path):
+    with pytest.warns(RuntimeWarning, match="rank 1 of 2 was lost, and Ray Train has started all workers anew"):
+        found = fit(Ray(workers=2), 4, folder=tmp_path / "run", save_every_steps=2, callbacks=[Event("kill", tmp_path)], **HOW)
+    assert_same(found, uninterrupted)
 
 
-def test_workers_start_anew_from_the_beginning_without_a_folder(cluster, tmp_path):
-    with pytest.warns(RuntimeWarning, match="was lost"):
-        assert_same(fit(Ray(workers=2), 4, callbacks=[Event("kill", tmp_path)]), fit(Ray(workers=2), 4))
+def test_workers_start_anew_from_the_beginning_without_a_folder(uninterrupted, tmp_path):
+    with pytest.warns(RuntimeWarning, match="rank 1 of 2 was lost, and"):
+        assert_same(fit(Ray(workers=2), 4, callbacks=[Event("kill", tmp_path)], **HOW), uninterrupted)
 
 
 def test_a_worker_that_is_lost_too_often_ends_the_run_with_its_rank(cluster, tmp_path):
@@ -176,20 +187,57 @@ def test_a_worker_that_fails_ends_the_run_with_its_rank(cluster, tmp_path):
         fit(Ray(workers=2), 4, callbacks=[Event("fail", tmp_path)])
 
 
-def fail_alone(worker, attempt):
-    if worker.rank == 1:
-        raise OSError("no such file")
+class UnportableError(Exception):
+    """Can be pickled, but not be read again."""
+
+    def __init__(self, path, reason):
+        super().__init__(f"{path}: {reason}")
+
+
+def fail_unportably(worker, attempt):
+    if worker.rank == 0:
+        raise UnportableError("data.csv", "no such column")
     worker.barrier()
 
 
-def test_a_worker_that_fails_while_others_wait_ends_the_run_with_its_rank(cluster):
-    with pytest.raises(errors.WorkerFailedError, match="rank 1 of 2 failed: OSError: no such file"):
-        Ray(workers=2).run(fail_alone)
+def test_a_worker_that_fails_while_others_wait_ends_the_run_even_if_no_other_process_can_read_its_error(cluster):
+    with pytest.raises(errors.WorkerFailedError, match=r"rank 0 of 2 failed: UnportableError: data\.csv: no such column"):
+        Ray(workers=2).run(fail_unportably)
 
 
 def test_an_error_that_all_workers_have_is_raised_as_it_is(cluster):
     with trainer_of(Ray(workers=2)) as trainer, pytest.raises(errors.LabelRangeError, match="expected labels in 'labels' from 0 to 2"):
         trainer.fit(X, LABELS + 5)
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+from pathlib import Path
+from ortrain.distributed import Ray
+
+def wait(worker, attempt):
+    Path(f"{worker.rank}").touch()
+    time.sleep(100)
+
+def interrupt():
+    while not (Path("0").exists() and Path("1").exists()):
+        time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt).start()
+try:
+    Ray(workers=2).run(wait)
+except KeyboardInterrupt:
+    print("interrupted", signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
+def test_an_interrupt_ends_the_workers_and_leaves_the_programs_own_handler(tmp_path):
+    pytest.importorskip("ray")
+    (tmp_path / "program.py").write_text(INTERRUPTED, encoding="utf-8")
+    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, env=os.environ | SETTINGS | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+                          check=False, timeout=100)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "interrupted True"), done.stderr
 
 
 # ---- the example
@@ -211,5 +259,6 @@ def test_what_is_missing_or_wrong_is_named(monkeypatch):
     with pytest.raises(errors.InvalidArgumentError, match="expected workers >= 1, got 0"):
         Ray(workers=0)
     monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "ray.train", raising=False)
     with pytest.raises(errors.MissingPackageError, match=r"expected the package ray for Ray: pip install 'ortrain\[ray\]'"):
         Ray(workers=2)
