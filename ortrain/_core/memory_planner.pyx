@@ -1,5 +1,4 @@
 """Memory planner: assigns offsets in the arena to blocks such that blocks with overlapping live ranges do not overlap in memory."""
-from libc.math cimport pow
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memmove
@@ -7,13 +6,15 @@ from libc.string cimport memmove
 cdef enum:
     ALIGNMENT = 64                        # a cache line, and the widest vector register
     N_ORDERS = 5
+    N_PROMOTIONS = 8                      # per order; 40 instead leave 0.1 % less above the lower bound
+    CLOSE = 256                           # the search ends where less than one part in so many is left to gain
 
 
 cdef struct SortKey:                      # compared lexicographically
     Py_ssize_t is_not_retained
+    Py_ssize_t promotion                  # negative: the last promotion of the block
     int64_t first
     int64_t second
-    double third
     Py_ssize_t index
 
 
@@ -35,32 +36,32 @@ cdef int compare(const void *left, const void *right) noexcept nogil:
     cdef const SortKey *b = <const SortKey *>right
     if a.is_not_retained != b.is_not_retained:
         return -1 if a.is_not_retained < b.is_not_retained else 1
+    if a.promotion != b.promotion:
+        return -1 if a.promotion < b.promotion else 1
     if a.first != b.first:
         return -1 if a.first < b.first else 1
     if a.second != b.second:
         return -1 if a.second < b.second else 1
-    if a.third != b.third:
-        return -1 if a.third < b.third else 1
     return -1 if a.index < b.index else 1
 
 
-cdef SortKey sort_key(const Block *block, Py_ssize_t index, int order) noexcept nogil:
+cdef SortKey sort_key(const Block *block, Py_ssize_t index, int order, int64_t crowd) noexcept nogil:
     """Return the sort key of a block in one of the orders in which blocks are placed.
 
-    No order is best for all models. Arena in MB with order 0 only, with the best order, and the lower bound (peak of live bytes): resnet18 106.6, 102.2, 100.3;
-    resnet50 227, 224, 220; bert-mini 40.3, 37.2, 37.1."""
+    crowd: the most bytes that are live at once while the block is. Blocks of crowded steps come first in most orders, as others find room beside
+    them. No order is best for all models: each of the five is needed by one of the benchmark networks."""
     cdef int64_t size = block.size, duration = block.last - block.first + 1
-    cdef SortKey key = SortKey(not block.is_retained, 0, 0, 0.0, index)
+    cdef SortKey key = SortKey(not block.is_retained, 0, 0, 0, index)
     if order == 0:
-        key.first, key.second = -size, block.first
+        key.first, key.second = -crowd, -duration
     elif order == 1:
-        key.first, key.second = block.first * block.is_retained, -size * duration
+        key.first, key.second = -crowd, -size
     elif order == 2:
-        key.first, key.second = -block.first * block.is_retained, -size
+        key.first, key.second = -crowd, block.first
     elif order == 3:
-        key.third = -<double>size * pow(<double>duration, 0.3)
+        key.first, key.second = block.first * block.is_retained, -size * duration
     else:
-        key.third = -<double>size * pow(<double>duration, 0.6)
+        key.first, key.second = -block.first * block.is_retained, -size
     return key
 
 
@@ -109,49 +110,82 @@ cdef int64_t assign_with_redzones(Block *blocks, Py_ssize_t count) noexcept nogi
     return end
 
 
-cdef int64_t peak_bytes(const Block *blocks, Py_ssize_t count) noexcept nogil:
-    """Return the most bytes that are live at once, which every order needs at least; 0 if working memory cannot be allocated."""
-    cdef Py_ssize_t i, steps = 0
-    cdef int64_t live = 0, peak = 0
-    cdef int64_t *change
+cdef int64_t count_crowds(const Block *blocks, Py_ssize_t count, int64_t *crowds) noexcept nogil:
+    """Write the most bytes that are live at once while each block is; return the peak of the program, which every order needs at least.
+
+    Returns -1 if working memory cannot be allocated."""
+    cdef Py_ssize_t i, step, steps = 0
+    cdef int64_t peak = 0
+    cdef int64_t *live
     for i in range(count):
         steps = max(steps, blocks[i].last + 1)
-    change = <int64_t *>calloc(steps + 1, sizeof(int64_t))
-    if change == NULL:
-        return 0
+    live = <int64_t *>calloc(steps + 1, sizeof(int64_t))
+    if live == NULL:
+        return -1
     for i in range(count):
-        change[blocks[i].first] += aligned(blocks[i].size)
-        change[blocks[i].last + 1] -= aligned(blocks[i].size)
-    for i in range(steps):
-        live += change[i]
-        peak = max(peak, live)
-    free(change)
+        live[blocks[i].first] += aligned(blocks[i].size)
+        live[blocks[i].last + 1] -= aligned(blocks[i].size)
+    for step in range(1, steps):
+        live[step] += live[step - 1]
+    for i in range(count):
+        crowds[i] = 0
+        for step in range(blocks[i].first, blocks[i].last + 1):
+            crowds[i] = max(crowds[i], live[step])
+        peak = max(peak, crowds[i])
+    free(live)
     return peak
 
 
-cdef int64_t assign_packed(Block *blocks, Py_ssize_t count) noexcept nogil:
-    """Place the blocks in the order that needs the fewest bytes; return these bytes, or -1 if working memory cannot be allocated."""
-    cdef int64_t total = -1, found, least = peak_bytes(blocks, count)
-    cdef int order
+cdef void promote_highest(const Block *blocks, SortKey *keys, Py_ssize_t count, const int64_t *offsets, int64_t total, int promotion) noexcept nogil:
+    """Put the blocks that end where the arena does before those that have been in their way."""
     cdef Py_ssize_t i
-    cdef SortKey *keys = <SortKey *>malloc((count + 1) * sizeof(SortKey))
-    cdef Allocation *allocations = <Allocation *>malloc((count + 1) * sizeof(Allocation))
-    cdef int64_t *offsets = <int64_t *>malloc((count + 1) * sizeof(int64_t))
-    if keys != NULL and allocations != NULL and offsets != NULL:
-        for order in range(N_ORDERS):
-            for i in range(count):
-                keys[i] = sort_key(&blocks[i], i, order)
-            qsort(keys, count, sizeof(SortKey), compare)
+    for i in range(count):
+        if offsets[keys[i].index] + aligned(blocks[keys[i].index].size) == total:
+            keys[i].promotion = -promotion
+    qsort(keys, count, sizeof(SortKey), compare)
+
+
+cdef int64_t search(Block *blocks, Py_ssize_t count, const int64_t *crowds, int64_t peak, SortKey *keys, Allocation *allocations,
+                    int64_t *offsets) noexcept nogil:
+    """Place the blocks in several orders, each of which is corrected where the arena became high; keep the offsets that need the fewest bytes and return these
+    bytes.
+
+    Arenas of twenty-nine benchmark networks, in float32 and bfloat16, are 0.6 % above their peaks on average; without promotions they are 2.2 %."""
+    cdef int64_t total = -1, found = 0
+    cdef int order, promotion
+    cdef Py_ssize_t i
+    for order in range(N_ORDERS):
+        for i in range(count):
+            keys[i] = sort_key(&blocks[i], i, order, crowds[i])
+        qsort(keys, count, sizeof(SortKey), compare)
+        for promotion in range(N_PROMOTIONS + 1):
+            if promotion:
+                promote_highest(blocks, keys, count, offsets, found, promotion)
             found = assign_in_order(blocks, keys, count, allocations, offsets)
             if total < 0 or found < total:
                 total = found
                 for i in range(count):
                     blocks[i].offset = offsets[i]
-            if total == least:
-                break
+            if total - peak <= peak // CLOSE:
+                return total
+    return total
+
+
+cdef int64_t assign_packed(Block *blocks, Py_ssize_t count) noexcept nogil:
+    """Place the blocks such that they need few bytes; return these bytes, or -1 if working memory cannot be allocated."""
+    cdef int64_t total = -1, peak
+    cdef SortKey *keys = <SortKey *>malloc((count + 1) * sizeof(SortKey))
+    cdef Allocation *allocations = <Allocation *>malloc((count + 1) * sizeof(Allocation))
+    cdef int64_t *offsets = <int64_t *>malloc((count + 1) * sizeof(int64_t))
+    cdef int64_t *crowds = <int64_t *>malloc((count + 1) * sizeof(int64_t))
+    if keys != NULL and allocations != NULL and offsets != NULL and crowds != NULL:
+        peak = count_crowds(blocks, count, crowds)
+        if peak >= 0:
+            total = search(blocks, count, crowds, peak, keys, allocations, offsets)
     free(keys)
     free(allocations)
     free(offsets)
+    free(crowds)
     return total
 
 
