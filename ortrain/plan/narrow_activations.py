@@ -9,14 +9,15 @@ before they are read. Narrowing lowers one peak after the other, and stops where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ortrain._core.symbolic import memory_at_least
 from ortrain.dtypes import BFLOAT16, NUMBERS
 from ortrain.ir import NameSource, Node
 from ortrain.ops.registry.record import record_of
-from ortrain.plan.liveness import Lifetimes, live_bytes
+from ortrain.plan.elementwise_fusion.fusing import MIN_RESTORED_ELEMENTS
+from ortrain.plan.liveness import Block, Lifetimes, live_bytes
 from ortrain.plan.rematerialization import estimated_time
 from ortrain.plan.steps import Step
 
@@ -42,10 +43,10 @@ class NarrowActivations:
     """One pass.
 
     recomputed: values that rematerialization computes a second time. lower: returns the steps of a node. may_read_rounded: whether an input of a step may have
-    been rounded. other_bytes: memory that the program uses besides the arena, such as parameters."""
+    been rounded. other_bytes: memory that the program uses besides the arena, such as parameters. fuses: whether elementwise steps are fused afterwards."""
 
     def __init__(self, steps: Sequence[Step], lifetimes: Lifetimes, recomputed: Collection[str], names: NameSource, lower: Callable[[Node], list[Step]],
-                 may_read_rounded: Callable[[Step, int], bool], other_bytes: int) -> None:
+                 may_read_rounded: Callable[[Step, int], bool], other_bytes: int, fuses: bool) -> None:
         self.lifetimes, self.names, self.lower, self.may_read_rounded, self.other_bytes = lifetimes, names, lower, may_read_rounded, other_bytes
         self.live_to_end = set(map(lifetimes.unaliased, lifetimes.live_to_end()))
         self.forward = self._forward_steps(steps)
@@ -55,10 +56,13 @@ class NarrowActivations:
         self.aliases: dict[str, list[str]] = {}
         for name in lifetimes.alias:
             self.aliases.setdefault(lifetimes.unaliased(name), []).append(name)
-        self.casts: set[int] = set()
-        """The ids of the steps that round and restore."""
+        self.casts: set[str] = set()
+        """The results of the steps that round and restore."""
         self.narrow: dict[str, str] = {}
         """Restored value -> the value of bfloat16 that it was restored from."""
+        self.fuses = fuses
+        self.inside_fused: set[str] = set()
+        """The restored values that will be within one fused step, without memory of their own."""
 
     def run(self, steps: list[Step]) -> list[Step]:
         """Narrow what is unused at one peak after the other; return the steps with the best trade of time for memory."""
@@ -86,9 +90,21 @@ class NarrowActivations:
 
     def _peak_and_gaps(self, steps: Sequence[Step]) -> tuple[int, list[Gap]]:
         """Return the number of bytes that are live at the peak, and the gaps there of values that may be narrowed."""
-        live = live_bytes(steps, self.lifetimes.blocks(steps))
+        live = live_bytes(steps, self._blocks(steps))
         peak = max(live, default=0)
         return peak, list(self._gaps(steps, live.index(peak))) if live else []
+
+    def _blocks(self, steps: Sequence[Step]) -> dict[str, Block]:
+        """Return the blocks of the arena as they are once steps are fused: a result that would overwrite a restored value begins with itself."""
+        blocks = self.lifetimes.blocks(steps)
+        readers = {name: index for index, step in enumerate(steps) for name in map(self.lifetimes.unaliased, step.inputs) if name in self.inside_fused}
+        for name, reader in readers.items():
+            block = blocks.get(name)
+            if block is not None and block.last > reader:
+                blocks[name] = replace(block, first=reader)
+            elif block is not None:
+                del blocks[name]
+        return blocks
 
     def _gaps(self, steps: Sequence[Step], point: int) -> Iterator[Gap]:
         """Yield the gaps at a point. One with nothing but Casts of this pass in it would be there again, however often it is filled."""
@@ -102,7 +118,7 @@ class NarrowActivations:
                     or lifetimes.types[value].dtype != "float32" or not memory_at_least(lifetimes.nbytes(value), MIN_BYTES)):
                 continue
             last_use, reads = max(index for index in used if index < point), [index for index in used if index > point]
-            is_between_casts = all(id(step) in self.casts for step in steps[last_use + 1 : reads[0]])
+            is_between_casts = all(self._is_cast(step) for step in steps[last_use + 1 : reads[0]])
             if not is_between_casts and self._may_be_rounded(value, reads, steps, uses):
                 yield Gap(value, last_use, reads)
 
@@ -111,7 +127,7 @@ class NarrowActivations:
 
         What is recomputed from it is then off as well: all of its readers must take that, unless it is a product, whose operands are rounded anyway."""
         for step in map(steps.__getitem__, reads):
-            if id(step) in self.casts:
+            if self._is_cast(step):
                 continue
             indices = [index for index, name in enumerate(step.inputs) if name and self.lifetimes.unaliased(name) == value]
             if id(step) in self.forward or not all(self.may_read_rounded(step, index) for index in indices):
@@ -130,10 +146,12 @@ class NarrowActivations:
         """Return the steps with values narrowed in gaps.
 
         A value is rounded before its last use rather than after it, so that the step that uses it can still overwrite it.
-        Each elementwise reader restores a value for itself, as elementwise fusion makes that a part of it; the other readers share a restored value."""
+        Each elementwise reader restores a value for itself, as elementwise fusion makes that a part of it; the other readers share a restored value.
+        A value that is rounded later anyway is not rounded a second time then."""
         before: dict[int, list[Step]] = {}
         after: dict[int, list[Step]] = {}
         renamed: dict[int, dict[str, str]] = {}
+        rounded_before: dict[str, str] = {}
         for gap in gaps:
             narrow = self.narrow.get(gap.value)
             if narrow is None:
@@ -141,12 +159,20 @@ class NarrowActivations:
                 narrow = self._cast(gap.value, f"{gap.value}::narrow", BFLOAT16, place.setdefault(gap.last_use, []))
             shared: dict[str, str] = {}
             for index in gap.reads:
+                if self._is_cast(steps[index]):
+                    rounded_before[steps[index].outputs[0]] = narrow
+                    continue
                 record = record_of(steps[index].node)
-                names = {} if record is not None and record.elementwise else shared
+                is_elementwise = record is not None and record.elementwise
+                names = {} if is_elementwise else shared
                 if not names:
                     names |= self._restored(gap.value, narrow, before.setdefault(index, []))
+                if is_elementwise and self.fuses and memory_at_least(self.lifetimes.types[gap.value].count, MIN_RESTORED_ELEMENTS):
+                    self.inside_fused.add(names[gap.value])
                 renamed.setdefault(index, {}).update(names)
-        return [each for index, step in enumerate(steps) for each in (*before.get(index, ()), _with_names(step, renamed.get(index)), *after.get(index, ()))]
+        self.narrow = {restored: rounded_before.get(narrow, narrow) for restored, narrow in self.narrow.items()}
+        return [each for index, step in enumerate(steps) if rounded_before.keys().isdisjoint(step.outputs)
+                for each in (*before.get(index, ()), _with_names(step, {**rounded_before, **renamed.get(index, {})}), *after.get(index, ()))]
 
     def _restored(self, value: str, narrow: str, steps: list[Step]) -> dict[str, str]:
         """Append the step that restores a value; return the names by which to read the value and its views from then on."""
@@ -162,10 +188,13 @@ class NarrowActivations:
         result = self.names.unique(result)
         self.lifetimes.types[result] = replace(self.lifetimes.types[source], dtype=dtype)
         steps += self.lower(Node("Cast", [source], [result], result, attributes={"to": NUMBERS[dtype]}))
-        self.casts.add(id(steps[-1]))
+        self.casts.add(result)
         return result
 
+    def _is_cast(self, step: Step) -> bool:
+        return not self.casts.isdisjoint(step.outputs)
 
-def _with_names(step: Step, names: dict[str, str] | None) -> Step:
+
+def _with_names(step: Step, names: Mapping[str, str]) -> Step:
     """Return a step that reads some of its inputs by other names."""
-    return replace(step, inputs=[names.get(name, name) for name in step.inputs]) if names else step
+    return step if names.keys().isdisjoint(step.inputs) else replace(step, inputs=[names.get(name, name) for name in step.inputs])

@@ -457,7 +457,8 @@ class Planner:
         from ortrain.plan.narrow_activations import NarrowActivations
 
         steps = self.deferred.train_step
-        narrowing = NarrowActivations(steps, self.lifetimes, self.recomputed, self.builder.names, self._lowered, self._may_read_rounded, self._other_bytes())
+        narrowing = NarrowActivations(steps, self.lifetimes, self.recomputed, self.builder.names, self._lowered, self._may_read_rounded, self._other_bytes(),
+                                      self.handle.elementwise_fusion)
         self.deferred.train_step = narrowing.run(steps)
 
     def _may_read_rounded(self, step: Step, index: int) -> bool:

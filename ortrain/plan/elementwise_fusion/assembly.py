@@ -39,14 +39,13 @@ class Where(IntEnum):
 class Assembled:
     """The call of a fused step, and the values that it reads and computes.
 
-    passes: how many whole operands the step reads and writes. single_passes: how many the single steps do. element_bytes: of the widest computed value."""
+    traffic: the bytes that the step reads and writes per element of its iteration space, of whole operands. single_traffic: those of the single steps."""
 
     call: KernelCall
     inputs: list[str]
     outputs: list[str]
-    passes: int
-    single_passes: int
-    element_bytes: int
+    traffic: int
+    single_traffic: int
 
 
 @dataclass(slots=True)
@@ -98,24 +97,27 @@ def assemble(group: Group, needed: Collection[str], types: Mapping[str, TensorTy
         floats += piece.floats
     if places.n_slots > MAX_SLOTS or len(table) > MAX_OPERANDS or len(axes) > MAX_AXES:
         return None
-    widths = {value: itemsize(types[value].dtype) for value in (*inputs, *computed)}
+    widths = {value: itemsize(types[value].dtype) for value in (*inputs, *group.over_rows)}
     widest = max(map(widths.__getitem__, computed))
     block = _block_elements(sum(widths[value] for value in (*inputs, *places.outputs)) + places.n_slots * widest)
     header = (len(axes), cut, block, len(table), len(pieces), widest, places.n_slots)
     ints = (*header, *axes, *(number for _, entry in table.values() for number in entry), *map(int, calls))
     call = KernelCall("fused", ints, tuple(floats), in_place=_in_place(group, pieces, places, types))
-    return Assembled(call, inputs, places.outputs, *_passes(group, places), widest)
+    return Assembled(call, inputs, places.outputs, *_traffic(group, places, widths))
 
 
-def _passes(group: Group, places: Places) -> tuple[int, int]:
-    """Return how many whole operands the fused step of a group reads and writes, and how many its single steps do."""
+def _traffic(group: Group, places: Places, widths: Mapping[str, int]) -> tuple[int, int]:
+    """Return the bytes per element of whole operands that the fused step of a group reads and writes, and those of its single steps.
+
+    widths: the bytes of an element of each value."""
     single, whole = 0, set()
     for _, piece in group.pieces:
         if piece.form == Form.REDUCTION or not group.over_rows[piece.output]:
             read = {operand.value for operand in piece.inputs if _is_whole(operand, piece)}
-            single += len(read) + (not group.over_rows[piece.output])
+            single += sum(map(widths.__getitem__, read)) + (not group.over_rows[piece.output]) * widths[piece.output]
             whole |= read - group.over_rows.keys()
-    return len(whole) + sum(not group.over_rows[value] for value in places.outputs), single
+    written = (value for value in places.outputs if not group.over_rows[value])
+    return sum(map(widths.__getitem__, (*whole, *written))), single
 
 
 def _without_duplicates(pieces: Sequence[Piece], needed: Collection[str]) -> list[Piece]:

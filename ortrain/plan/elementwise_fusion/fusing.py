@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from ortrain._core.kernel_table import kernels
 from ortrain._core.symbolic import memory_at_least
+from ortrain.dtypes import BFLOAT16
 from ortrain.ir import Node
 from ortrain.ops.registry.record import ORTRAIN
 from ortrain.plan.elementwise_fusion.assembly import Assembled, assemble
@@ -20,12 +21,14 @@ from ortrain.plan.steps import Step
 MIN_ELEMENTS = 1 << 17
 """Minimum number of elements of a fused step: the operands of smaller steps stay in the second cache anyway, and each block costs the calls of its kernels.
 Fused, chains of three to six operators take 0.97 to 1.08 as long as single steps on 2^15 elements, 0.86 to 1.09 on 2^16, and 0.74 to 1.00 on 2^17."""
+MIN_RESTORED_ELEMENTS = 1 << 15
+"""The same for a step that restores activations from bfloat16, which then need no memory in float32."""
 CACHED_BYTES = 3 << 22
 """Number of bytes of all whole operands of a step that the last cache is taken to hold."""
-MIN_PASSES_RATIO = 3
+MIN_TRAFFIC_RATIO = 3
 """Operands that the last cache does not hold are streamed at 70 GB/s by single steps, but only at 40 GB/s by fused ones, which turn from one operand to the
-next after each block: the single steps must read and write more than this times as many. Of 2^22 elements, with a ratio of 2.3 fused steps take 1.17 as long
-as single ones, with 3 they take 1.00, with 3.3 they take 0.90 and with 3.5 they take 0.76; of 2^19 elements, 0.83, 0.85, 0.72 and 0.70."""
+next after each block: the single steps must read and write more than this times as many bytes. Of 2^22 elements, with a ratio of 2.3 fused steps take 1.17 as
+long as single ones, with 3 they take 1.00, with 3.3 they take 0.90 and with 3.5 they take 0.76; of 2^19 elements, 0.83, 0.85, 0.72 and 0.70."""
 MAX_REJECTED = 6
 """Number of groups that are given up one by one before a larger peak ends the attempt."""
 
@@ -86,10 +89,10 @@ class ElementwiseFusion:
         rejected = fused[by_distance[0][1]].parts[-1]
         self.groups = {last: group for last, group in self.groups.items() if self.steps[last] is not rejected}
 
-    @staticmethod
-    def _is_worthwhile(group: Group) -> bool:
+    def _is_worthwhile(self, group: Group) -> bool:
         is_chain = len({index for index, _ in group.pieces}) > 1
-        return is_chain and memory_at_least(math.prod(group.axes), MIN_ELEMENTS)
+        restores = any(self.lifetimes.types[operand.value].dtype == BFLOAT16 for _, piece in group.pieces for operand in piece.inputs)
+        return is_chain and memory_at_least(math.prod(group.axes), MIN_RESTORED_ELEMENTS if restores else MIN_ELEMENTS)
 
     def _assembled_all(self, kept: Collection[str]) -> dict[int, Assembled]:
         """Return the calls of the groups, by their last step; drop groups that do not pay or exceed a limit of the kernel."""
@@ -103,10 +106,9 @@ class ElementwiseFusion:
     @staticmethod
     def _pays(group: Group, assembled: Assembled) -> bool:
         """Return whether a fused step takes less time than the single steps of its group."""
-        if assembled.single_passes > MIN_PASSES_RATIO * assembled.passes:
+        if assembled.single_traffic > MIN_TRAFFIC_RATIO * assembled.traffic:
             return True
-        bytes_of_passes = assembled.passes * assembled.element_bytes * math.prod(group.axes)
-        return assembled.single_passes > assembled.passes and not memory_at_least(bytes_of_passes, CACHED_BYTES)
+        return assembled.single_traffic > assembled.traffic and not memory_at_least(assembled.traffic * math.prod(group.axes), CACHED_BYTES)
 
     def _assembled(self, fused: Collection[int], kept: Collection[str]) -> dict[int, Assembled]:
         """Return the calls of the groups, by their last step; none for a group that the kernel cannot run."""
