@@ -56,7 +56,7 @@ def in_bfloat16(model, **options) -> TrainingSession:
 
 def not_narrowed(monkeypatch, model, **options) -> TrainingSession:
     with monkeypatch.context() as patch:
-        patch.setattr(NarrowActivations, "run", lambda self, steps: steps)
+        patch.setattr(NarrowActivations, "run", lambda self: self.deferred)
         return in_bfloat16(model, **options)
 
 
@@ -96,6 +96,19 @@ def test_operands_of_products_and_masks_of_relu_keep_their_bits(monkeypatch):
     narrowed = in_bfloat16(perceptron())
     assert len(narrow_values(narrowed)) > 20
     assert_same_bits(narrowed, not_narrowed(monkeypatch, perceptron()))
+
+
+@pytest.mark.parametrize("steps", [2, 4], ids=["gradients that are read", "updated parameters"])
+def test_operands_of_deferred_gradients_keep_their_bits(monkeypatch, steps):
+    model = perceptron(8, 1024)
+    narrowed = trained(model, steps, precision="bfloat16")
+    program = program_of(narrowed)
+    assert any("::restored" in name for step in program.plan.steps[program.deferred_updates_start : program.deferred_gradients_start] for name in step.inputs)
+    assert any("::restored" in name for step in program.plan.steps[program.deferred_gradients_start :] for name in step.inputs)
+    monkeypatch.setattr(NarrowActivations, "run", lambda self: self.deferred)
+    other = trained(model, steps, precision="bfloat16")
+    assert_same_bits(narrowed, other)
+    assert program.arena_bytes < 0.8 * program_of(other).arena_bytes
 
 
 @networks
@@ -178,7 +191,7 @@ def test_sessions_train_like_those_that_keep_float32(monkeypatch, network, optio
     start = parameters(trained(network(), 0))
     narrowed = parameters(trained(network(), 4, OptimType.SGD, precision="bfloat16", **options)) - start
     with monkeypatch.context() as patch:
-        patch.setattr(NarrowActivations, "run", lambda self, steps: steps)
+        patch.setattr(NarrowActivations, "run", lambda self: self.deferred)
         expected = parameters(trained(network(), 4, OptimType.SGD, precision="bfloat16", **options)) - start
     assert narrowed @ expected > 0.998 * np.sqrt(narrowed @ narrowed * (expected @ expected)) > 0
 

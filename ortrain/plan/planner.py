@@ -453,13 +453,13 @@ class Planner:
         deferred.train_step = self._update_early(steps)
 
     def _narrow_activations(self) -> None:
-        """Keep activations of the train step in bfloat16. This follows rematerialization, which decides what is kept."""
+        """Keep activations in bfloat16. This follows rematerialization, which decides what is kept."""
         from ortrain.plan.narrow_activations import NarrowActivations
 
-        steps = self.deferred.train_step
-        narrowing = NarrowActivations(steps, self.lifetimes, self.recomputed, self.builder.names, self._lowered, self._may_read_rounded, self._other_bytes(),
-                                      self.handle.elementwise_fusion)
-        self.deferred.train_step = narrowing.run(steps)
+        narrowing = NarrowActivations(self.deferred, self.lifetimes, self.recomputed, self.builder.names, self._lowered, self._may_read_rounded,
+                                      self._other_bytes(), self.handle.elementwise_fusion)
+        self.deferred = narrowing.run()
+        self.lifetimes.kept = self.deferred.values_kept(self.lifetimes)
 
     def _may_read_rounded(self, step: Step, index: int) -> bool:
         return step.guard is None and may_read_rounded(step.node, index, self.handle.float32_nodes)
