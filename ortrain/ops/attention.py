@@ -11,7 +11,7 @@ import numpy as np
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
-from ortrain.ops.registry.constants import symbolic_max, symbolic_min
+from ortrain.ops.registry.constants import surely_equal, symbolic_max, symbolic_min
 from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_broadcasts, check_inputs, operator
 from ortrain.ops.shared.broadcasting import broadcast_strides
@@ -38,7 +38,15 @@ def lower_attention(c: LoweringContext, q: int, mask: int, buffers: int, by_head
     scratch = lanes * buffers * block * keys * numpy_dtype(c.dtype(0)).itemsize
     kernel = "attention_grad" if by_head else "attention"
     ints = (n, heads, rows, keys, size, width, int(causal), block, lanes, *mask_strides)
-    return KernelCall(kernel, ints, (float(c.attribute("scale", 1.0)),), scratch=scratch)
+    return KernelCall(kernel, ints, (float(c.attribute("scale", 1.0)),), scratch=scratch, in_place=_in_place(c, rows, block) if by_head else {})
+
+
+def _in_place(c: LoweringContext, rows: int, block: int) -> dict[int, int]:
+    """Return what gradients may overwrite: dq the block of q that it was computed with last, and where one block has all rows, dv the values and dk the result,
+    which are read before."""
+    if not surely_equal(rows, block):
+        return {0: 1}
+    return {0: 1, 2: 3} | ({1: 5} if all(map(surely_equal, c.dims(2), c.dims(5))) else {})
 
 
 def is_causal_mask(mask: np.ndarray | None, rows: int) -> bool:

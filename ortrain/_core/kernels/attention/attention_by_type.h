@@ -114,7 +114,8 @@ static inline void NAMED(softmax_backward)(int64_t keys, REAL scale, NAMED(MaskR
 #undef FOR_SCORES
 }
 
-/* (dy, q, k, v, mask or absent, y, log_sums) -> (dq, dk, dv). A unit is a head, whose blocks of query rows are added to dk and dv in order. */
+/* (dy, q, k, v, mask or absent, y, log_sums) -> (dq, dk, dv). A unit is a head, whose blocks of query rows are added to dk and dv in order. dq may overwrite q;
+ * where one block has all rows, dv may overwrite v, and dk y. */
 static void NAMED(attention_gradient_lane)(void *context, int64_t lane, int64_t worker)
 {
     const Attention *h = context; const KernelArgs *args = h->args; const Engine *e = args->engine;
@@ -129,8 +130,11 @@ static void NAMED(attention_gradient_lane)(void *context, int64_t lane, int64_t 
         const REAL *dy = (REAL *)in[0].data + y_offset, *q = (REAL *)in[1].data + q_offset, *k = (REAL *)in[2].data + k_offset;
         const REAL *v = (REAL *)in[3].data + v_offset, *y = (REAL *)in[5].data + y_offset, *log_sums = (REAL *)in[6].data + unit * h->rows;
         REAL *dq = (REAL *)args->outputs[0].data + q_offset, *dk = (REAL *)args->outputs[1].data + k_offset, *dv = (REAL *)args->outputs[2].data + v_offset;
-        NAMED(zero_head)(dk, h->keys, h->size, stride);
-        NAMED(zero_head)(dv, h->keys, h->width, value_stride);
+        const int adds = h->rows != h->block || !h->rows;
+        if (adds) {
+            NAMED(zero_head)(dk, h->keys, h->size, stride);
+            NAMED(zero_head)(dv, h->keys, h->width, value_stride);
+        }
         for (int64_t first = 0; first < h->rows; first += h->block) {
             int64_t count = h->rows - first < h->block ? h->rows - first : h->block, keys = visible_keys(h, first + count);
             const REAL *rows = q + first * stride, *dy_block = dy + first * value_stride;
@@ -141,9 +145,9 @@ static void NAMED(attention_gradient_lane)(void *context, int64_t lane, int64_t 
                 NAMED(softmax_backward)(keys, scale, NAMED(mask_row)(h, mask, image, head, first + i), log_sums[first + i], dot, scores + i * keys,
                                         dscores + i * keys);
             }
-            e->GEMM_SERIAL(e, worker, 1, 0, keys, h->width, count, 1, scores, keys, dy_block, value_stride, 1, dv, value_stride, NULL, 0);
+            e->GEMM_SERIAL(e, worker, 1, 0, keys, h->width, count, 1, scores, keys, dy_block, value_stride, adds, dv, value_stride, NULL, 0);
+            e->GEMM_SERIAL(e, worker, 1, 0, keys, h->size, count, 1, dscores, keys, rows, stride, adds, dk, stride, NULL, 0);
             e->GEMM_SERIAL(e, worker, 0, 0, count, h->size, keys, 1, dscores, keys, k, stride, 0, dq + first * stride, stride, NULL, 0);
-            e->GEMM_SERIAL(e, worker, 1, 0, keys, h->size, count, 1, dscores, keys, rows, stride, 1, dk, stride, NULL, 0);
         }
     }
 }
