@@ -22,6 +22,10 @@ CONVOLUTIONS = [
     ((1, 12, 12, 16), (32, 16, 3, 3), {"dilations": (2, 3), "pads": (2, 3, 2, 3), "strides": (2, 1)}),
     ((1, 5, 6, 24), (130, 24, 1, 4), {"pads": (0, 2, 0, 1)}),                                              # more filters than a panel
     ((5, 20, 21, 16), (36, 16, 4, 4), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),                          # several blocks of points
+    ((2, 12, 19, 33), (50, 33, 2, 2), {"pads": (1, 0, 0, 1)}),                                             # windows that overlap, of an odd number of channels,
+    ((1, 30, 33, 64), (28, 64, 2, 4), {"pads": (0, 1, 1, 2)}),                                             # several bands of an image,
+    ((2, 20, 40, 24), (24, 24, 3, 5), {"strides": (2, 1), "pads": (3, 2, 1, 4)}),                          # and more padding than the kernel reaches over
+    ((1, 20, 17, 40), (56, 40, 3, 3), {"dilations": (3, 2)}),                                              # without padding
 ]
 WINDOWS = [shape for shape, _, _ in CONVOLUTIONS]
 TILED = [
@@ -85,7 +89,7 @@ def test_a_bias_and_a_limit_are_applied_in_float32():
                   attributes=sample.attributes | {"low": 0.0, "high": 2.0}), [0])
 
 
-@pytest.mark.parametrize("channels, filters, taps", [(11, 64, (3, 3)), (13, 26, (3, 3)), (64, 64, (1, 1)), (16, 32, (9, 9)), (64, 64, (3, 3)),
+@pytest.mark.parametrize("channels, filters, taps", [(7, 64, (3, 3)), (11, 22, (3, 3)), (64, 64, (1, 1)), (16, 32, (9, 9)), (64, 64, (3, 3)),
                                                      (2080, 64, (3, 2))])
 def test_convolutions_that_gain_nothing_or_are_too_deep_have_another_algorithm(channels, filters, taps):
     sample = forward("", (1, 12, 12, channels), (filters, channels, *taps), {})

@@ -142,9 +142,9 @@ PANEL_SIZE, MIN_TILED_SIDE, MIN_TILED_DEPTH, MIN_TILED_PRODUCTS, MIN_FILLED = 32
 """Equal to the constants in matmul/amx_eligibility.h."""
 MAX_WINDOW_TAPS = 64
 """Equal to the constant in matmul/implicit_gemm.h."""
-MIN_PAIR_SIDE, MIN_PAIR_PRODUCTS, MAX_PAIR_DEPTH = 12, 512, 3 << 12
-"""Limits of implicit GEMM on bfloat16 pairs. Fewer channels or filters, or fewer products of them, gain less by bfloat16 than rounding takes: on 32 x 50, 13
-to 26 channels take 1.15 of float32's time, and 48 to 12 channels on 32 x 32 take 0.5 to 0.85. Filters of the greatest depth fit into a worker's workspace."""
+MIN_PAIR_SIDE, MIN_PAIR_PRODUCTS, MAX_PAIR_DEPTH = 8, 256, 3 << 12
+"""Limits of implicit GEMM on bfloat16 pairs. Fewer channels or filters, or fewer products of them, gain less by bfloat16 than rounding takes: from 8 to 32
+channels take 0.67 of float32's time on 32 x 32 and 0.91 on 7 x 7, from 3 to 24 twice of it. Filters of the greatest depth fit into a worker's workspace."""
 POINTWISE_PIXELS = 8192
 """Equal to the constant in channels_last/pointwise.h."""
 BLOCK_PIXELS = 1024

@@ -104,7 +104,7 @@ static void NAMED(implicit_gemm_phase)(const Engine *e, const Geometry *g, const
     ImplicitGemm p = { .outputs = g->channels, .b = (const float *)transposed, .channel_step = taps * g->channels, .output_step = 1 };
     p.windows = (Windows){ .pixels = (const float *)dy, .images = g->images, .rows = g->out_rows, .columns = g->out_columns, .channels = g->filters,
                            .out_rows = ceil_div(g->rows - y, g->stride_y), .out_columns = ceil_div(g->columns - x, g->stride_x), .stride_y = 1, .stride_x = 1 };
-    for (int64_t t = 0; t < taps; t++) {
+    for (int64_t t = taps - 1; t >= 0; t--) {       /* pixels of a row from left to right, side by side in memory */
         int64_t dy_row = y + g->pad_y - t / g->kernel_x * g->dilation_y, dy_column = x + g->pad_x - t % g->kernel_x * g->dilation_x;
         if (dy_row % g->stride_y || dy_column % g->stride_x) continue;
         p.windows.offsets[p.windows.taps][0] = dy_row / g->stride_y;

@@ -20,6 +20,16 @@ static inline vector load_part(const scalar *from, int64_t count)
 #endif
 }
 
+/* to [count] = the first elements of `from`, a whole vector. count <= LANES. */
+static inline void store_part(scalar *to, vector from, int64_t count)
+{
+#if VECTOR_BYTES == 64
+    _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), (__m512)from);
+#else
+    memcpy(to, &from, (size_t)count * sizeof(scalar));
+#endif
+}
+
 /* to[j] = (first[j], second[j]) for j < n; second: NULL for zeros */
 static inline void pack_row_pairs(const scalar *first, const scalar *second, int64_t n, pair *to)
 {

@@ -160,7 +160,7 @@ typedef void (*TileKernel)(int64_t, const packed *, int64_t, const packed *, int
 
 /* Micro-kernels of all tile sizes, so that edges of C are never padded to full tiles, in two tables indexed by [rows][vectors - 1]:
  *   packed_tiles    A with the rows of a tile adjacent in memory: packed, or read in place where A is transposed
- *   in_place_tiles  A row-major, read in place; of bfloat16 pairs, windows that were rounded row by row (matmul/implicit_gemm_bfloat16.h) */
+ *   in_place_tiles  A row-major, read in place; of bfloat16 pairs, windows that were rounded row by row (matmul/window_gemm.h) */
 #define TILE_VARIANTS(ROWS, VECTORS) \
     TILE_KERNEL(packed_tile_##ROWS##_##VECTORS, ROWS, VECTORS, 1, a_step) TILE_KERNEL(in_place_tile_##ROWS##_##VECTORS, ROWS, VECTORS, a_step, 1)
 #if TILE_VECTORS == 3

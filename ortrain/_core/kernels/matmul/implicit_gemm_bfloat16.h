@@ -1,29 +1,8 @@
 /* Engine's implicit_gemm (matmul/implicit_gemm.h) on bfloat16 pairs: windows are rounded a block of points at a time, into a worker's workspace, where they
- * stay in the L2 cache. A tap has an even number of channels there, the last of which is 0 where the image has an odd number. */
+ * stay in the L2 cache, unless they overlap (overlapping_windows.h). */
 #ifndef ORTRAIN_IMPLICIT_GEMM_BFLOAT16_H
 #define ORTRAIN_IMPLICIT_GEMM_BFLOAT16_H
-#include "matmul/gemm_parallel.h"
-#include "matmul/implicit_gemm.h"
-
-enum {
-    WINDOW_BLOCK = 1 << 15, MIN_WINDOW_ROWS = 48, MAX_WINDOW_ROWS = 480,    /* pairs, and rows, of a block of windows */
-    WINDOW_ITEMS = 16,
-    GRADIENT_POINTS = 256                                                   /* points of a block of the weight gradient */
-};
-
-/* Adjacent taps whose pixels are side by side in memory, without padding between them. */
-typedef struct TapRun { int64_t row, column, taps; } TapRun;
-
-typedef struct WindowGemm {
-    const Engine *engine;
-    const ImplicitGemm *w;
-    int64_t points, tap_pairs, row_pairs;       /* tap_pairs, row_pairs: of a tap, and of a window */
-    int64_t rows;                               /* points of a work item */
-    int64_t start, columns;                     /* the outputs whose filters are in the shared workspace */
-    int64_t filter_parts, column_parts;         /* of the weight gradient */
-    int64_t runs;
-    TapRun run[MAX_WINDOW_TAPS];
-} WindowGemm;
+#include "matmul/overlapping_windows.h"
 
 /* Return the `taps` pixels side by side from an offset on under a point, or NULL if one of them is outside the image. */
 static inline const scalar *pixels_under(const Windows *v, const Point *at, int64_t row, int64_t column, int64_t taps)
@@ -31,21 +10,6 @@ static inline const scalar *pixels_under(const Windows *v, const Point *at, int6
     row += at->y * v->stride_y; column += at->x * v->stride_x;
     if (row < 0 || row >= v->rows || column < 0 || column + taps > v->columns) return NULL;
     return v->pixels + ((at->image * v->rows + row) * v->columns + column) * v->channels;
-}
-
-/* to = the pairs of n adjacent elements, or zeros where `from` is NULL. Writes whole vectors, beyond the last pair. */
-static inline void round_adjacent(const scalar *from, int64_t n, packed *to)
-{
-    if (!from) {
-        for (int64_t p = 0; p < n; p += 2 * LANES) *(unaligned_int_vector *)(to + p / 2) = (int_vector){0};
-        return;
-    }
-    int64_t p = 0;
-    for (; p + 2 * LANES <= n; p += 2 * LANES)
-        *(unaligned_int_vector *)(to + p / 2) = adjacent_pairs(*(const unaligned_vector *)(from + p), *(const unaligned_vector *)(from + p + LANES));
-    if (p == n) return;
-    int64_t front = min_i64(n - p, LANES);
-    *(unaligned_int_vector *)(to + p / 2) = adjacent_pairs(load_part(from + p, front), load_part(from + p + front, n - p - front));
 }
 
 /* to [count, row_pairs] = the windows of the points from `first` on. Writes up to a vector beyond the last one. */
@@ -64,21 +28,6 @@ static void round_windows(const WindowGemm *s, int64_t first, int64_t count, pac
 }
 
 /* ---- windows times filters */
-
-/* Pack one panel of the filters of the chunk: [row_pairs, width]. */
-static void pack_filters_item(void *context, int64_t item, int64_t worker)
-{
-    const WindowGemm *s = context; const ImplicitGemm *w = s->w; (void)worker;
-    int64_t column = 0;
-    for (int64_t i = 0; i < item; i++) column += panel_width(s->columns, column);
-    int64_t width = panel_width(s->columns, column), used = min_i64(width, s->columns - column), channels = w->windows.channels;
-    packed *panel = workspace_of(s->engine, s->engine->shared_workspace) + column * s->row_pairs;
-    for (int64_t t = 0; t < w->windows.taps; t++, panel += s->tap_pairs * width) {
-        const scalar *from = w->b + w->starts[t] + (s->start + column) * w->output_step;
-        if (w->channel_step == 1) pack_transposed(from, w->output_step, used, channels, panel, width);
-        else pack_rows(from, w->channel_step, used, channels, panel, width);
-    }
-}
 
 /* Multiply the windows of the points from `first` on by the filters of the chunk. Rows of C are equally far apart within a run of points. */
 static void multiply_points_item(void *context, int64_t item, int64_t worker)
@@ -105,33 +54,16 @@ static void multiply_points_item(void *context, int64_t item, int64_t worker)
 
 static void multiply_windows(WindowGemm *s)
 {
-    int64_t room = s->engine->workspace_floats / s->row_pairs / TILE_COLUMNS * TILE_COLUMNS, outputs = s->w->outputs;
     s->rows = min_i64(min_i64(max_i64(MIN_WINDOW_ROWS, WINDOW_BLOCK / s->row_pairs), MAX_WINDOW_ROWS), ceil_div(s->points, WINDOW_ITEMS));
     s->rows = round_up(s->rows, TILE_ROWS);
-    for (s->start = 0; s->start < outputs; s->start += s->columns) {
-        s->columns = min_i64(outputs - s->start, room);
-        int64_t panels = 0;
-        for (int64_t column = 0; column < s->columns; column += panel_width(s->columns, column)) panels++;
-        s->engine->parallel_for(s->engine, pack_filters_item, s, panels);
-        s->engine->parallel_for(s->engine, multiply_points_item, s, ceil_div(s->points, s->rows));
-    }
+    multiply_chunks(s, multiply_points_item, ceil_div(s->points, s->rows));
 }
 
 /* ---- filters^T times windows */
 
-/* to [n] = the pairs (first[j], second[j]). Writes whole vectors. */
-static inline void round_pair_of_rows(const scalar *first, const scalar *second, int64_t n, packed *to)
-{
-    int64_t j = 0;
-    for (; j + LANES <= n; j += LANES)
-        *(unaligned_int_vector *)(to + j) = pairs_of(*(const unaligned_vector *)(first + j), *(const unaligned_vector *)(second + j));
-    if (j < n) *(unaligned_int_vector *)(to + j) = pairs_of(load_part(first + j, n - j), load_part(second + j, n - j));
-}
-
 /* panel [pairs of points, width] = columns [column, column + used) of the windows of the points from `first` on. */
 static void round_window_columns(const WindowGemm *s, int64_t first, int64_t count, int64_t column, int64_t used, packed *panel, int64_t width)
 {
-    static const scalar zeros[TILE_COLUMNS];
     const Windows *v = &s->w->windows;
     Point at = point_at(v, first), next;
     for (int64_t p = 0; p < count; p += 2, panel += width, at = next) {
@@ -142,7 +74,7 @@ static void round_window_columns(const WindowGemm *s, int64_t first, int64_t cou
             int64_t tap = (column + j) / v->channels, channel = (column + j) % v->channels, row = v->offsets[tap][0], offset = v->offsets[tap][1];
             n = min_i64(v->channels - channel, used - j);
             const scalar *low = pixels_under(v, &at, row, offset, 1), *high = more ? pixels_under(v, &next, row, offset, 1) : NULL;
-            round_pair_of_rows(low ? low + channel : zeros, high ? high + channel : zeros, n, panel + j);
+            round_pair_of_rows(low ? low + channel : NULL, high ? high + channel : NULL, n, panel + j);
         }
         next_point(v, &next);
     }
@@ -190,12 +122,9 @@ static void implicit_gemm_of_pairs(const Engine *engine, const ImplicitGemm *w)
     const Windows *v = &w->windows;
     WindowGemm s = { .engine = engine, .w = w, .points = v->images * v->out_rows * v->out_columns, .tap_pairs = packed_depth(v->channels) };
     s.row_pairs = v->taps * s.tap_pairs;
-    for (int64_t t = 0; t < v->taps; t++) {
-        TapRun *last = s.run + s.runs - 1;
-        int follows = s.runs && v->channels % 2 == 0 && v->offsets[t][0] == last->row && v->offsets[t][1] == last->column + last->taps;
-        if (follows) last->taps++;
-        else s.run[s.runs++] = (TapRun){ v->offsets[t][0], v->offsets[t][1], 1 };
-    }
+    find_runs(&s, 1);
+    if (w->filters ? multiply_filters_by_bands(&s) : multiply_bands(&s)) return;
+    find_runs(&s, v->channels % 2 == 0);
     if (w->filters) multiply_filters(&s);
     else multiply_windows(&s);
 }
