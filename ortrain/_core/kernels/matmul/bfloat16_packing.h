@@ -8,28 +8,6 @@
 
 enum { PAIRS_PER_BLOCK = 32 };                       /* pairs of a row that are converted before they are transposed */
 
-/* Load `count` <= LANES elements, and zeros in the remaining lanes. */
-static inline vector load_part(const scalar *from, int64_t count)
-{
-#if VECTOR_BYTES == 64
-    return (vector)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
-#else
-    vector part = {0};
-    memcpy(&part, from, (size_t)count * sizeof(scalar));
-    return part;
-#endif
-}
-
-/* to [count] = the first elements of `from`, a whole vector. count <= LANES. */
-static inline void store_part(scalar *to, vector from, int64_t count)
-{
-#if VECTOR_BYTES == 64
-    _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), (__m512)from);
-#else
-    memcpy(to, &from, (size_t)count * sizeof(scalar));
-#endif
-}
-
 /* to[j] = (first[j], second[j]) for j < n; second: NULL for zeros */
 static inline void pack_row_pairs(const scalar *first, const scalar *second, int64_t n, pair *to)
 {
@@ -38,7 +16,7 @@ static inline void pack_row_pairs(const scalar *first, const scalar *second, int
         *(unaligned_int_vector *)(to + j) = pairs_of(*(const unaligned_vector *)(first + j), second ? load_part(second + j, LANES) : (vector){0});
     if (j == n) return;
     int_vector last = pairs_of(load_part(first + j, n - j), second ? load_part(second + j, n - j) : (vector){0});
-    memcpy(to + j, &last, (size_t)(n - j) * sizeof(pair));
+    store_part((scalar *)(to + j), (vector)last, n - j);            /* moves bits only */
 }
 
 /* to[p] = (from[2 p], from[2 p + 1]) for 2 p < depth, with 0 beyond the depth */
@@ -50,7 +28,7 @@ static inline void pack_adjacent_pairs(const scalar *from, int64_t depth, pair *
     if (p == depth) return;
     int64_t rest = depth - p, front = rest < LANES ? rest : LANES;
     int_vector last = adjacent_pairs(load_part(from + p, front), load_part(from + p + front, rest - front));
-    memcpy(to + p / 2, &last, (size_t)((rest + 1) / 2) * sizeof(pair));
+    store_part((scalar *)(to + p / 2), (vector)last, (rest + 1) / 2);
 }
 static __attribute__((noinline)) void pack_rows(const scalar *source, int64_t step, int64_t n, int64_t depth, packed *panel, int64_t width)
 {

@@ -146,6 +146,22 @@ static void compute_by_dot_products(const Gemm *g) { (void)g; }
 
 /* ---- the blocked GEMM */
 
+/* c [rows, columns] = edge [rows, width], a tile whose last columns are padding, or += if `accumulate`. */
+static inline void store_edge(const scalar *edge, int64_t width, scalar *c, int64_t ldc, int64_t rows, int64_t columns, int accumulate)
+{
+    for (int64_t y = 0; y < rows; y++, c += ldc, edge += width) {
+#if VECTOR_BYTES == 64 && SCALAR_BYTES == 4
+        for (int64_t x = 0; x < columns; x += LANES) {
+            int64_t count = min_i64(columns - x, LANES);
+            vector sums = *(const vector *)(edge + x);
+            store_part(c + x, accumulate ? sums + load_part(c + x, count) : sums, count);
+        }
+#else
+        for (int64_t x = 0; x < columns; x++) c[x] = edge[x] + (accumulate ? c[x] : 0);
+#endif
+    }
+}
+
 /* Decide whether A and B exchange roles, so that C is computed as (op(B)^T op(A)^T)^T with transposed stores. They do
  *   - if `thin`: C has so few columns that they would fill the vectors of a panel badly;
  *   - if `few_rows`: A has few rows and B is transposed; then rows of B are read in place (SWAP_ROWS, SWAP_STEP);
@@ -178,7 +194,7 @@ static void choose_blocks(Gemm *g, packed *workspace)
     g->packed_b = workspace + (g->a_in_place ? 0 : ((g->rows + TILE_ROWS) * g->depth + 15) / 16 * 16);
 }
 
-/* Pack rows [row, row + rows of the tiles) of A, depths [k0, k0 + depth), into one panel per tile. */
+/* Pack rows [row, row + rows of the tiles) of A, depths [k0, k0 + depth), into one panel per tile, or rounded row by row (PACKS_ROWS). */
 static void pack_block_of_a(const Gemm *g, int64_t row, int64_t k0, int64_t depth, Tiles tiles)
 {
     if (g->transposed_a) {
@@ -189,7 +205,11 @@ static void pack_block_of_a(const Gemm *g, int64_t row, int64_t k0, int64_t dept
     packed *panel = g->packed_a;
     for (int64_t t = 0; t < tiles.count; t++) {
         int64_t rows = rows_of_tile(tiles, t);
+#if PACKS_ROWS
+        for (int64_t i = 0; i < rows; i++) pack_adjacent_pairs(from + i * g->lda, depth, panel + i * packed_depth(depth));
+#else
         pack_transposed(from, g->lda, rows, depth, panel, rows);
+#endif
         from += rows * g->lda; panel += rows * packed_depth(depth);
     }
 }
@@ -206,8 +226,9 @@ static __attribute__((noinline)) void multiply_tile(const Gemm *g, int64_t row, 
     const scalar *bias = last && g->bias ? g->bias + panel->column : 0;
     const int relu = last && g->relu;
     const packed *a = !g->a_in_place ? g->packed_a + i * steps : in_place(g->transposed_a ? g->a + k0 * g->lda + row + i : g->a + (row + i) * g->lda + k0);
-    TileKernel multiply = (g->a_in_place && !g->transposed_a ? in_place_tiles : packed_tiles)[rows][width / LANES - 1];
-    int64_t a_step = g->a_in_place ? g->lda : rows;
+    const int by_rows = !g->transposed_a && (g->a_in_place || PACKS_ROWS);
+    TileKernel multiply = (by_rows ? in_place_tiles : packed_tiles)[rows][width / LANES - 1];
+    int64_t a_step = g->a_in_place ? g->lda : by_rows ? steps : rows;
     if (g->swapped) {
         multiply(steps, a, a_step, panel->rows, panel->step, edge, width, STORE_TILE, 0, 0, prefetch);
         store_transposed(edge, width, g->c + panel->column * g->ldc + row + i, g->ldc, rows, columns, accumulate);
@@ -219,8 +240,7 @@ static __attribute__((noinline)) void multiply_tile(const Gemm *g, int64_t row, 
         return;
     }
     multiply(steps, a, a_step, panel->rows, panel->step, edge, width, STORE_TILE, 0, 0, prefetch);
-    for (int64_t y = 0; y < rows; y++)
-        for (int64_t x = 0; x < columns; x++) c[y * g->ldc + x] = edge[y * width + x] + (accumulate ? c[y * g->ldc + x] : 0);
+    store_edge(edge, width, c, g->ldc, rows, columns, accumulate);
     if (bias || relu) apply_epilogue(bias, relu, c, g->ldc, rows, columns);
 }
 

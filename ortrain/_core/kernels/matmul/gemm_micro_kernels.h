@@ -39,6 +39,11 @@ typedef unaligned_int_vector unaligned_packed_vector;
 #define ADD_PRODUCT(sum, x, y) sum = add_dot_product(sum, x, y)
 #endif
 #define READS_IN_PLACE 0                            /* operands are converted while they are packed */
+#ifdef __aarch64__
+#define PACKS_ROWS 0                                  /* columns of tiles are read as vectors */
+#else
+#define PACKS_ROWS 1                                  /* A that is row-major stays so: transposing it took as long as rounding */
+#endif
 #define DEPTH_MULTIPLE 2                              /* blocks of the depth are multiples of it */
 #else
 typedef scalar packed;
@@ -46,6 +51,7 @@ typedef vector packed_vector;
 typedef unaligned_vector unaligned_packed_vector;
 #define ADD_PRODUCT(sum, x, y) sum += (x) * (y)
 #define READS_IN_PLACE 1
+#define PACKS_ROWS 0
 #define DEPTH_MULTIPLE 1
 #endif
 
@@ -160,7 +166,7 @@ typedef void (*TileKernel)(int64_t, const packed *, int64_t, const packed *, int
 
 /* Micro-kernels of all tile sizes, so that edges of C are never padded to full tiles, in two tables indexed by [rows][vectors - 1]:
  *   packed_tiles    A with the rows of a tile adjacent in memory: packed, or read in place where A is transposed
- *   in_place_tiles  A row-major, read in place; of bfloat16 pairs, windows that were rounded row by row (matmul/window_gemm.h) */
+ *   in_place_tiles  A row-major, read in place; of bfloat16 pairs, rows that were rounded one by one */
 #define TILE_VARIANTS(ROWS, VECTORS) \
     TILE_KERNEL(packed_tile_##ROWS##_##VECTORS, ROWS, VECTORS, 1, a_step) TILE_KERNEL(in_place_tile_##ROWS##_##VECTORS, ROWS, VECTORS, a_step, 1)
 #if TILE_VECTORS == 3

@@ -37,6 +37,28 @@ static inline int64_t packed_depth(int64_t depth)
 #endif
 }
 
+/* Load `count` <= LANES elements, and zeros in the remaining lanes. */
+static inline __attribute__((unused)) vector load_part(const scalar *from, int64_t count)
+{
+#if VECTOR_BYTES == 64 && SCALAR_BYTES == 4
+    return (vector)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
+#else
+    vector part = {0};
+    memcpy(&part, from, (size_t)count * sizeof(scalar));
+    return part;
+#endif
+}
+
+/* to [count] = the first elements of `from`. count <= LANES. */
+static inline __attribute__((unused)) void store_part(scalar *to, vector from, int64_t count)
+{
+#if VECTOR_BYTES == 64 && SCALAR_BYTES == 4
+    _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), (__m512)from);
+#else
+    memcpy(to, &from, (size_t)count * sizeof(scalar));
+#endif
+}
+
 /* Return an operand that is read in place as the elements of a panel. */
 static inline const packed *in_place(const scalar *operand) { return (const packed *)operand; }
 

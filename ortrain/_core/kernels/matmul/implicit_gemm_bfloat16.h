@@ -90,7 +90,7 @@ static void multiply_filters_item(void *context, int64_t item, int64_t worker)
     int64_t filter = filter_part * tiles_of_filters / s->filter_parts * TILE_ROWS;
     int64_t filters = min_i64(w->outputs, (filter_part + 1) * tiles_of_filters / s->filter_parts * TILE_ROWS) - filter;
     packed *windows = workspace_of(s->engine, worker), *packed_filters = windows + (GRADIENT_POINTS / 2 + 1) * TILE_COLUMNS;
-    Gemm g = { .packed_a = packed_filters, .ldc = columns, .c = w->c + filter * columns };
+    Gemm g = { .transposed_a = 1, .packed_a = packed_filters, .ldc = columns, .c = w->c + filter * columns };
     Tiles tiles = tiles_of(filters);
     for (int64_t first = 0, count; first < s->points; first += count) {
         count = min_i64(GRADIENT_POINTS, s->points - first);

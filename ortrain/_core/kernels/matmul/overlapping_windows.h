@@ -1,5 +1,5 @@
-/* Engine's implicit_gemm (matmul/implicit_gemm.h) on bfloat16 pairs, where windows overlap: the band of an image that a block of rows of points reads is rounded
- * once, with its padding, into a worker's workspace. Tiles of points side by side read it in place, one run of taps after another. Separate windows
+/* Engine's implicit_gemm (matmul/implicit_gemm.h) on bfloat16 pairs, where windows overlap: the band of an image that a block of rows of points reads is
+ * rounded once, with its padding, into a worker's workspace. Tiles of points side by side read it in place, one run of taps after another. Separate windows
  * (implicit_gemm_bfloat16.h) round a pixel once for every tap, which takes half of the time of a convolution with few filters or few channels. */
 #ifndef ORTRAIN_OVERLAPPING_WINDOWS_H
 #define ORTRAIN_OVERLAPPING_WINDOWS_H
@@ -75,8 +75,7 @@ static void multiply_points_of_row(const WindowGemm *s, const packed *band, int6
     }
     if (whole) return;
     if (bias) apply_epilogue(bias, 0, edge, width, count, used);
-    for (int64_t y = 0; y < count; y++)
-        for (int64_t j = 0; j < used; j += LANES) store_part(c + y * s->w->column_step + j, *(const vector *)(edge + y * width + j), min_i64(used - j, LANES));
+    store_edge(edge, width, c, s->w->column_step, count, used, 0);
 }
 
 /* Multiply the windows of a block of rows of points by the filters of the chunk. */
@@ -114,9 +113,9 @@ static int multiply_bands(WindowGemm *s)
 
 /* ---- filters^T times windows
  *
- * A pair has a channel of two pixels side by side: one pair for each pixel and its right neighbour, so that windows at even and odd columns find theirs. Rows of
- * the band follow each other, and the filters' points of a row are followed by zeros as far as the band is wider: the points of a block are one depth, whose
- * pairs are a constant step apart in the band under each tap. */
+ * A pair has a channel of two pixels side by side: one pair for each pixel and its right neighbour, so that windows at even and odd columns find theirs. Rows
+ * of the band follow each other, and the filters' points of a row are followed by zeros as far as the band is wider: the points of a block are one depth,
+ * whose pairs are a constant step apart in the band under each tap. */
 
 /* to [rows, band.columns, channels] = the pairs of the pixels of an image from row `first` on and their right neighbours, and zeros as far as taps of padding
  * reach. */
@@ -177,7 +176,7 @@ static void multiply_filters_by_band_item(void *context, int64_t item, int64_t w
     int64_t filter = filter_part * tiles_of_filters / s->filter_parts * TILE_ROWS;
     int64_t filters = min_i64(w->outputs, (filter_part + 1) * tiles_of_filters / s->filter_parts * TILE_ROWS) - filter;
     packed *band = workspace_of(s->engine, worker), *packed_filters = band + 2 * WINDOW_BLOCK;
-    Gemm g = { .packed_a = packed_filters, .ldc = v->taps * v->channels, .c = w->c + filter * v->taps * v->channels };
+    Gemm g = { .transposed_a = 1, .packed_a = packed_filters, .ldc = v->taps * v->channels, .c = w->c + filter * v->taps * v->channels };
     Tiles tiles = tiles_of(filters);
     for (int64_t image = 0; image < v->images; image++)
         for (int64_t first = 0, rows; first < v->out_rows; first += rows) {

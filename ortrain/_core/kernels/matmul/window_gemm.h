@@ -1,5 +1,5 @@
-/* Parts of engine's implicit_gemm (matmul/implicit_gemm.h) on bfloat16 pairs that both of its forms share: overlapping_windows.h, implicit_gemm_bfloat16.h. A tap
- * has an even number of channels in a rounded image, the last of which is 0 where the image has an odd number. */
+/* Parts of engine's implicit_gemm (matmul/implicit_gemm.h) on bfloat16 pairs that its two forms share, overlapping_windows.h and implicit_gemm_bfloat16.h.
+ * A tap has an even number of channels in a rounded image, the last of which is 0 where the image has an odd number. */
 #ifndef ORTRAIN_WINDOW_GEMM_H
 #define ORTRAIN_WINDOW_GEMM_H
 #include "matmul/gemm_parallel.h"
