@@ -65,6 +65,8 @@ cdef SinglePackedGemm packed_bfloat16 = NULL
 cdef SingleParallelGemm parallel_bfloat16 = NULL
 cdef AmxGemm amx_bfloat16 = NULL
 cdef void *implicit_bfloat16 = NULL
+cdef void *pack_step_weights = NULL
+cdef void *step_gemm = NULL
 LOADING = threading.Lock()
 
 
@@ -129,7 +131,7 @@ def multiplies_bfloat16():
 
 def load_bfloat16_gemm():
     """Load the GEMM of bfloat16 operands, once. The caller holds the lock LOADING. Without the processor's help it computes the same sums more slowly."""
-    global packed_bfloat16, parallel_bfloat16, amx_bfloat16, implicit_bfloat16
+    global packed_bfloat16, parallel_bfloat16, amx_bfloat16, implicit_bfloat16, pack_step_weights, step_gemm
     if packed_bfloat16 != NULL:
         return
     import importlib
@@ -140,6 +142,8 @@ def load_bfloat16_gemm():
     parallel_bfloat16 = <SingleParallelGemm><size_t>gemm["parallel_gemm"]
     amx_bfloat16 = <AmxGemm><size_t>gemm["amx_gemm"]
     implicit_bfloat16 = <void *><size_t>gemm["implicit_gemm"]
+    pack_step_weights = <void *><size_t>gemm["pack_step_weights"]
+    step_gemm = <void *><size_t>gemm["step_gemm"]
     packed_bfloat16 = <SinglePackedGemm><size_t>gemm["packed_gemm"]
 
 
@@ -328,6 +332,8 @@ cdef class EngineHandle:
             with LOADING:
                 load_bfloat16_gemm()
             self.bfloat16_engine.implicit_gemm = implicit_bfloat16
+            self.bfloat16_engine.pack_step_weights = pack_step_weights
+            self.bfloat16_engine.step_gemm = step_gemm
         self.is_bfloat16 = name == "bfloat16"
 
     @property

@@ -41,6 +41,8 @@ cdef extern from "kernel.h" nogil:
         void *implicit_gemm
         uint64_t seed
         uint64_t run_index
+        void *pack_step_weights
+        void *step_gemm
 
     ctypedef struct KernelArgs:
         Tensor *inputs

@@ -52,7 +52,7 @@ PANEL_PADDING = 16
 
 
 def packed_weights_size(depth: int, columns: int) -> int:
-    """Return the maximum number of elements of packed recurrent weights [depth, columns] (kernels/recurrent/step_gemm.h)."""
+    """Return the maximum number of elements of packed recurrent weights [depth, columns] (kernels/matmul/step_gemm.h)."""
     return depth * (columns + PANEL_PADDING)
 
 

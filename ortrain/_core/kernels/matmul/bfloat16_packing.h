@@ -61,7 +61,7 @@ static void pack_equal_tiles(const scalar *source, int64_t step, int64_t rows, i
 
 static __attribute__((noinline)) void pack_transposed(const scalar *source, int64_t step, int64_t n, int64_t depth, packed *panel, int64_t width)
 {
-    packed rows[TILE_COLUMNS][PAIRS_PER_BLOCK];
+    packed rows[STEP_VECTORS * LANES][PAIRS_PER_BLOCK];           /* of the widest panels, those of time steps */
     for (int64_t p = 0; p < depth; p += 2 * PAIRS_PER_BLOCK, panel += PAIRS_PER_BLOCK * width) {
         int64_t count = min_i64(depth - p, 2 * PAIRS_PER_BLOCK);
         for (int64_t j = 0; j < n; j++) pack_adjacent_pairs(source + j * step + p, count, rows[j]);

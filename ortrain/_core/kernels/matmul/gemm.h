@@ -146,22 +146,6 @@ static void compute_by_dot_products(const Gemm *g) { (void)g; }
 
 /* ---- the blocked GEMM */
 
-/* c [rows, columns] = edge [rows, width], a tile whose last columns are padding, or += if `accumulate`. */
-static inline void store_edge(const scalar *edge, int64_t width, scalar *c, int64_t ldc, int64_t rows, int64_t columns, int accumulate)
-{
-    for (int64_t y = 0; y < rows; y++, c += ldc, edge += width) {
-#if VECTOR_BYTES == 64 && SCALAR_BYTES == 4
-        for (int64_t x = 0; x < columns; x += LANES) {
-            int64_t count = min_i64(columns - x, LANES);
-            vector sums = *(const vector *)(edge + x);
-            store_part(c + x, accumulate ? sums + load_part(c + x, count) : sums, count);
-        }
-#else
-        for (int64_t x = 0; x < columns; x++) c[x] = edge[x] + (accumulate ? c[x] : 0);
-#endif
-    }
-}
-
 /* Decide whether A and B exchange roles, so that C is computed as (op(B)^T op(A)^T)^T with transposed stores. They do
  *   - if `thin`: C has so few columns that they would fill the vectors of a panel badly;
  *   - if `few_rows`: A has few rows and B is transposed; then rows of B are read in place (SWAP_ROWS, SWAP_STEP);

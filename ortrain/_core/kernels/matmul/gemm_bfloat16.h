@@ -5,6 +5,7 @@
 #define BFLOAT16_PAIRS
 #include "matmul/gemm_parallel.h"
 #include "matmul/implicit_gemm_bfloat16.h"
+#include "matmul/step_gemm.h"
 #include "matmul/amx_gemm.h"
 
 /* Compute the GEMM that *w describes, with operands rounded to bfloat16, on AMX tiles where it suits them. */
@@ -12,5 +13,14 @@ static void implicit_gemm(const Engine *engine, const ImplicitGemm *w)
 {
     if (suits_amx_windows(engine, w)) amx_implicit_gemm(engine, w);
     else implicit_gemm_of_pairs(engine, w);
+}
+
+/* Engine's step_gemm: c [rows, columns] = a [rows, depth] times packed weights, or += if `accumulate`. The rows are rounded in the worker's workspace. */
+static void step_gemm(const Engine *engine, int64_t worker, int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t lda, const void *panels,
+                      int accumulate, float *c, int64_t ldc)
+{
+    packed *rounded = workspace_of(engine, worker);
+    for (int64_t i = 0; i < rows; i++) pack_adjacent_pairs(a + i * lda, depth, rounded + i * packed_depth(depth));
+    multiply_time_step(rows, columns, depth, rounded, packed_depth(depth), panels, accumulate, c, ldc);
 }
 #endif

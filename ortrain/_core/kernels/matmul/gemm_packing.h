@@ -59,6 +59,22 @@ static inline __attribute__((unused)) void store_part(scalar *to, vector from, i
 #endif
 }
 
+/* c [rows, columns] = edge [rows, width], a tile whose last columns are padding, or += if `accumulate`. */
+static inline void store_edge(const scalar *edge, int64_t width, scalar *c, int64_t ldc, int64_t rows, int64_t columns, int accumulate)
+{
+    for (int64_t y = 0; y < rows; y++, c += ldc, edge += width) {
+#if VECTOR_BYTES == 64 && SCALAR_BYTES == 4
+        for (int64_t x = 0; x < columns; x += LANES) {
+            int64_t count = min_i64(columns - x, LANES);
+            vector sums = *(const vector *)(edge + x);
+            store_part(c + x, accumulate ? sums + load_part(c + x, count) : sums, count);
+        }
+#else
+        for (int64_t x = 0; x < columns; x++) c[x] = edge[x] + (accumulate ? c[x] : 0);
+#endif
+    }
+}
+
 /* Return an operand that is read in place as the elements of a panel. */
 static inline const packed *in_place(const scalar *operand) { return (const packed *)operand; }
 

@@ -71,8 +71,8 @@ static int NAMED(gru)(const KernelArgs *args)
     NAMED(copy_or_zero)(s.h, NAMED(in)(args, 5), states);
     for (int64_t d = 0; d < r->directions; d++) {
         const REAL *weights = (const REAL *)NAMED(in)(args, 2) + d * 3 * n * n;
-        NAMED(pack_weights)(weights, 1, n, 2 * n, panels + d * NAMED(panels)(n, 2 * n));
-        NAMED(pack_weights)(weights + 2 * n * n, 1, n, n, candidates + d * NAMED(panels)(n, n));
+        NAMED(pack_weights)(args->engine, weights, 1, n, 2 * n, panels + d * NAMED(panels)(n, 2 * n));
+        NAMED(pack_weights)(args->engine, weights + 2 * n * n, 1, n, n, candidates + d * NAMED(panels)(n, n));
         NAMED(project_inputs)(r, d, NAMED(in)(args, 0), NAMED(in)(args, 1), s.b, r->option ? 2 : 3, bias, s.gates + d * r->steps * r->rows * 3 * n);
     }
     args->engine->parallel_for(args->engine, NAMED(gru_item), &s, r->directions * r->blocks);
@@ -175,8 +175,8 @@ static int NAMED(gru_grad)(const KernelArgs *args)
     NAMED(copy_or_zero)(s.dh, NAMED(in)(args, 9), states);
     for (int64_t d = 0; d < r->directions; d++) {
         NAMED(join)(r, d, NULL, 0, NAMED(in)(args, 6), NAMED(in)(args, 5), n, previous + d * all * n);
-        NAMED(pack_weights)(s.w_recurrent + d * 3 * n * n, 0, 2 * n, n, panels + d * NAMED(panels)(2 * n, n));
-        NAMED(pack_weights)(s.w_recurrent + d * 3 * n * n + 2 * n * n, 0, n, n, candidates + d * NAMED(panels)(n, n));
+        NAMED(pack_weights)(args->engine, s.w_recurrent + d * 3 * n * n, 0, 2 * n, n, panels + d * NAMED(panels)(2 * n, n));
+        NAMED(pack_weights)(args->engine, s.w_recurrent + d * 3 * n * n + 2 * n * n, 0, n, n, candidates + d * NAMED(panels)(n, n));
         if (r->option) e->GEMM(e, 0, 1, all, n, n, 1, previous + d * all * n, n, s.w_recurrent + d * 3 * n * n + 2 * n * n, n, 0, linear + d * all * n, n,
                                b ? b + d * 6 * n + 5 * n : NULL, 0);
     }

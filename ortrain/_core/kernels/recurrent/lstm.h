@@ -63,7 +63,7 @@ static int NAMED(lstm)(const KernelArgs *args)
     NAMED(copy_or_zero)(s.h, NAMED(in)(args, 5), states);
     NAMED(copy_or_zero)(s.c, NAMED(in)(args, 6), states);
     for (int64_t d = 0; d < r->directions; d++) {
-        NAMED(pack_weights)(NAMED(in)(args, 2) + d * 4 * n * n, 1, n, 4 * n, panels + d * NAMED(panels)(n, 4 * n));
+        NAMED(pack_weights)(args->engine, NAMED(in)(args, 2) + d * 4 * n * n, 1, n, 4 * n, panels + d * NAMED(panels)(n, 4 * n));
         NAMED(project_inputs)(r, d, NAMED(in)(args, 0), NAMED(in)(args, 1), NAMED(in)(args, 3), 4, bias, s.gates + d * r->steps * r->rows * 4 * n);
     }
     args->engine->parallel_for(args->engine, NAMED(lstm_item), &s, r->directions * r->blocks);
@@ -166,7 +166,8 @@ static int NAMED(lstm_grad)(const KernelArgs *args)
     s.dh = s.dgates + r->directions * all * 4 * n; s.dc = s.dh + states;
     REAL *panels = s.dc + states, *both = panels + r->directions * NAMED(panels)(4 * n, n), *joined = both + 4 * n * (r->inputs + n);
     s.panels = panels;
-    for (int64_t d = 0; d < r->directions; d++) NAMED(pack_weights)(NAMED(in)(args, 2) + d * 4 * n * n, 0, 4 * n, n, panels + d * NAMED(panels)(4 * n, n));
+    for (int64_t d = 0; d < r->directions; d++)
+        NAMED(pack_weights)(e, NAMED(in)(args, 2) + d * 4 * n * n, 0, 4 * n, n, panels + d * NAMED(panels)(4 * n, n));
     NAMED(copy_or_zero)(s.dh, NAMED(in)(args, 10), states);
     NAMED(copy_or_zero)(s.dc, NAMED(in)(args, 11), states);
     e->parallel_for(e, NAMED(lstm_grad_item), &s, r->directions * r->blocks);

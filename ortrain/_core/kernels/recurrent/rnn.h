@@ -42,7 +42,7 @@ static int NAMED(rnn)(const KernelArgs *args)
     s.panels = panels;
     NAMED(copy_or_zero)(s.h, NAMED(in)(args, 5), states);
     for (int64_t d = 0; d < r->directions; d++) {
-        NAMED(pack_weights)(NAMED(in)(args, 2) + d * n * n, 1, n, n, panels + d * NAMED(panels)(n, n));
+        NAMED(pack_weights)(args->engine, NAMED(in)(args, 2) + d * n * n, 1, n, n, panels + d * NAMED(panels)(n, n));
         NAMED(project_inputs)(r, d, NAMED(in)(args, 0), NAMED(in)(args, 1), NAMED(in)(args, 3), 1, bias, s.gates + d * r->steps * r->rows * n);
     }
     args->engine->parallel_for(args->engine, NAMED(rnn_item), &s, r->directions * r->blocks);
@@ -88,7 +88,7 @@ static int NAMED(rnn_grad)(const KernelArgs *args)
     s.dh = s.dgates + r->directions * all * n;
     REAL *panels = s.dh + states, *both = panels + r->directions * NAMED(panels)(n, n), *joined = both + n * (r->inputs + n);
     s.panels = panels;
-    for (int64_t d = 0; d < r->directions; d++) NAMED(pack_weights)(NAMED(in)(args, 2) + d * n * n, 0, n, n, panels + d * NAMED(panels)(n, n));
+    for (int64_t d = 0; d < r->directions; d++) NAMED(pack_weights)(args->engine, NAMED(in)(args, 2) + d * n * n, 0, n, n, panels + d * NAMED(panels)(n, n));
     NAMED(copy_or_zero)(s.dh, NAMED(in)(args, 7), states);
     e->parallel_for(e, NAMED(rnn_grad_item), &s, r->directions * r->blocks);
     for (int64_t d = 0; d < r->directions; d++) {
