@@ -23,7 +23,7 @@ from benchmarks.accuracy.tables import accuracy_table, gradients_table
 from benchmarks.cluster.tables import CLIENT_WORKLOADS, WORKER_WORKLOADS, clients_table, efficiency_table, model_check_table, sharding_table, workers_table
 from benchmarks.inner_loops import inner_loops_table
 from benchmarks.networks.tables import bfloat16_table, instruction_sets_table, networks_table
-from benchmarks.operators.tables import operators_table, slower_operators_table
+from benchmarks.operators.tables import operators_table, slower_operators_table, view_operators_table
 from benchmarks.peers.environments import LOWEST_MEMORY, OURS
 from benchmarks.tables import geometric_mean, privacy_table, round_figure
 
@@ -95,7 +95,7 @@ def runtimes_table(results: Results) -> str:
 TABLES: dict[str, Callable[[Results], str]] = {
     "results": best_peer_table, "results of all runtimes": runtimes_table, "networks": networks_table, "networks in bfloat16": bfloat16_table,
     "instruction sets": instruction_sets_table,
-    "operators": operators_table, "slower operators": slower_operators_table, "inner loops": inner_loops_table,
+    "operators": operators_table, "slower operators": slower_operators_table, "operators with views": view_operators_table, "inner loops": inner_loops_table,
     "accuracy": accuracy_table, "gradient angles": gradients_table, "efficiency of workers": efficiency_table, "sharded optimizers": sharding_table,
     "privacy": privacy_table, "model of workers": model_check_table,
     **{f"workers of {name}": partial(workers_table, workload=name) for name in WORKER_WORKLOADS},

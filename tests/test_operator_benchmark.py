@@ -2,15 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from benchmarks.operators.case import Case
 from benchmarks.operators.cases import CASES, select
 from benchmarks.operators.engine import prepare
-from benchmarks.operators.peer import TorchOperators
+from benchmarks.operators.peer import PeerTime, TorchOperators
 from benchmarks.operators.roofline import Roofline
 from benchmarks.operators.run import Row, measure_cases, record, table
-from benchmarks.operators.tables import operators_table, slower_operators_table
+from benchmarks.operators.tables import operators_table, slower_operators_table, view_operators_table
+from benchmarks.peers.run_torch_operators import is_view
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import kernels
 from ortrain.ops.registry.optimizers import ALGORITHMS
@@ -58,18 +60,64 @@ def test_the_row_farthest_from_its_bound_comes_first():
     lines = table(rows).splitlines()
     assert [line.split("|")[1].strip() for line in lines[2:5]] == ["far + gradient", "alone", "near"]
     assert lines[2] == "| far + gradient | 9.0 | 900.000 | 100.000 | 9.00 | 450.000 | 2.00 | k |"
-    assert lines[-1] == "2 rows beside PyTorch: geometric mean 1.00, slower in 1"
+    assert lines[-1] == "2 rows beside PyTorch: geometric mean 1.00, slower in 1; 0 whose gradient is a view in PyTorch"
+
+
+class ReturnsViews(TorchOperators):
+    """A peer whose gradients are all views of the incoming one."""
+
+    def best_time(self, name, part, seconds):
+        return PeerTime(1e-6, [True, True])
+
+
+def test_a_view_counts_only_where_our_gradient_is_computed():
+    cases = {"Add": Case("Add", [(8, 16), (8, 16)], lambda torch, a, b: a + b), "Scatter": Case(
+        "ScatterElements", [(4, 4), np.zeros((4, 4), np.int64), (4, 4)], lambda torch, *x: x[0], {"reduction": "add"}, gradients=(0,)),
+        "Transpose": Case("Transpose", [(8, 16)], lambda torch, x: x.T)}
+    rows, failed, _ = measure_cases(cases, threads=1, torch=ReturnsViews(1, None), seconds=0.0, show_steps=False)
+    assert not failed
+    assert [(row.name.split()[0], row.part) for row in rows if row.view] == [("Transpose", "both")]
+    assert all((row.over_peer is None) == row.view for row in rows)
+
+
+class Tensor:
+    """What the benchmark asks of a tensor of PyTorch, of an array."""
+
+    def __init__(self, array):
+        self.array, self.shape = array, array.shape
+
+    def stride(self):
+        return self.array.strides
+
+    def untyped_storage(self):
+        return self
+
+    def data_ptr(self):
+        base = self.array
+        while base.base is not None:
+            base = base.base
+        return base.ctypes.data
+
+
+def test_expanded_and_sliced_gradients_are_views():
+    incoming = Tensor(np.ones((4, 6), np.float32))
+    assert is_view(incoming, incoming) and is_view(Tensor(incoming.array.T), incoming) and is_view(Tensor(incoming.array[:, 1:]), incoming)
+    assert is_view(Tensor(np.broadcast_to(np.ones((4, 1), np.float32), (4, 6))), incoming)
+    assert not is_view(Tensor(np.ones((4, 1), np.float32)), incoming)
 
 
 def test_recorded_operators_are_rendered_by_operator_and_the_slower_ones_by_case(tmp_path):
     rows = [Row("Relu rows", "forward", 10, 2e-6, 1e-6, "relu", 4e-6), Row("Relu rows", "both", 10, 9.00001e-6, 1e-6, "relu_grad", 4.5e-6),
             Row("Abs rows", "forward", 10, 3e-6, 1e-6, "abs")]
-    record(tmp_path / "chip.json", {"1": (rows, "rates", "2.13"), "2": (rows[:1], "rates", "2.13")})
+    view = Row("Transpose rows", "both", 10, 2e-6, 1e-6, "strided_copy", 1e-6, view=True)
+    record(tmp_path / "chip.json", {"1": ([*rows, view], "rates", "2.13"), "2": (rows[:1], "rates", "2.13")})
     recorded = json.loads((tmp_path / "chip.json").read_text())
     assert recorded["PyTorch"] == "2.13" and recorded["threads"]["1"]["rows"][1]["seconds"] == 9e-6
     assert operators_table(recorded).splitlines()[2:] == [
-        "| Abs | 1 | - | - | 3.0 | - | - |", "| Relu | 2 | 1.00 | 2.00 | 4.2 | 0.50 | 0.50 |", "| geometric mean of all cases | | 1.00 | | | 0.50 | |"]
+        "| Abs | 1 | - | - | 3.0 | - | - |", "| Relu | 2 | 1.00 | 2.00 | 4.2 | 0.50 | 0.50 |",
+        "| Transpose | 1 | - | - | 2.0 | - | - |", "| geometric mean of all cases | | 1.00 | | | 0.50 | |"]
     assert slower_operators_table(recorded).splitlines()[2:] == ["| Relu rows + gradient | 1 | 9.0 | 4.5 | 2.00 | 9.0 | `relu_grad` |"]
+    assert view_operators_table(recorded).splitlines()[2:] == ["| Transpose rows + gradient | 1 | 2.0 | 1.0 | 2.0 | `strided_copy` |"]
 
 
 def test_a_bound_is_the_largest_of_its_parts():

@@ -35,13 +35,17 @@ class Work:
 
 @dataclass
 class Prepared:
-    """A planned program and the arrays to run it with. arena: of its own, so that several programs can run in turns."""
+    """A planned program and the arrays to run it with.
+
+    arena: of its own, so that several programs can run in turns. computed: whether the program computes the gradient of each differentiated input, which may
+    be the incoming gradient itself instead."""
 
     program: Program
     arena: np.ndarray
     values: tuple[np.ndarray, ...]
     handle: EngineHandle
     work: Work
+    computed: list[bool]
 
     @property
     def kernels(self) -> list[str]:
@@ -93,7 +97,7 @@ def node_and_model(case: Case, arrays: list[np.ndarray | None]) -> tuple[Node, M
 
 
 def add_backward(model: Model, node: Node, wanted: list[str]) -> list[str]:
-    """Add the nodes of the gradient, which starts from the input `dy0` of the graph; return the names of the gradients of the wanted values."""
+    """Add the nodes of the gradient, which starts from the input `dy0` of the graph; return the values that are the gradients of the wanted ones."""
     graph = model.graph
     graph.inputs.append("dy0")
     graph.types["dy0"] = infer(model)[node.outputs[0]]
@@ -106,7 +110,8 @@ def add_backward(model: Model, node: Node, wanted: list[str]) -> list[str]:
     if None in gradients:
         raise MissingGradientError(f"no gradient flows to {wanted}")
     backward.graph.nodes.extend(backward.added)
-    return [name for name in gradients if name]
+    copied = {other.outputs[0]: other.inputs[0] for other in backward.added if other.op_type == "Identity"}
+    return [copied.get(name, name) for name in gradients if name]
 
 
 def plan(model: Model, values: dict[str, np.ndarray], outputs: list[str], handle: EngineHandle) -> tuple[Program, tuple[np.ndarray, ...]]:
@@ -128,12 +133,14 @@ def prepare(case: Case, backward: bool, handle: EngineHandle) -> Prepared | None
     types = infer(model)
     wanted = [node.inputs[i] for i in differentiated]
     forward_count = len(model.graph.nodes)
+    gradients: list[str] = []
     if backward:
         values["dy0"] = output_gradient(types[node.outputs[0]].sizes)
-        outputs += add_backward(model, node, wanted)
-    program, given = plan(model, values, outputs, handle)
-    work = required_work(case, node, model, program.plan.types, wanted if backward else [], forward_count)
-    return Prepared(program, aligned_zeros(program.arena_bytes, np.dtype(np.uint8)), given, handle, work)
+        gradients = add_backward(model, node, wanted)
+    computed = [name not in model.graph.inputs for name in gradients]
+    program, given = plan(model, values, list(dict.fromkeys([*outputs, *itertools.compress(gradients, computed)])), handle)
+    work = required_work(case, node, model, program.plan.types, list(itertools.compress(wanted, computed)), forward_count)
+    return Prepared(program, aligned_zeros(program.arena_bytes, np.dtype(np.uint8)), given, handle, work, computed)
 
 
 def size_in_bytes(kind: TensorType) -> int:
@@ -144,7 +151,7 @@ def size_in_bytes(kind: TensorType) -> int:
 def required_work(case: Case, node: Node, model: Model, types: dict[str, TensorType], wanted: list[str], forward_count: int) -> Work:
     """Return what must be done at least: every input and output is read or written once, and again by the gradient if that reads it.
 
-    A gradient reads those of the operator's inputs and outputs that its nodes use for more than their shape."""
+    A gradient reads those of the operator's inputs and outputs that its nodes use for more than their shape. wanted: inputs whose gradients are computed."""
     tensors = [name for name in (*node.inputs, node.outputs[0]) if name]
     work = Work(sum(size_in_bytes(types[name]) for name in tensors), case.products, case.transcendentals[0])
     if wanted:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -13,6 +14,14 @@ from benchmarks.peers.environments import RUNTIMES, NotInstalled, python_for
 from benchmarks.run import ROOT, UNSET_VARIABLES
 
 PEER_MODULE = "benchmarks.peers.run_torch_operators"
+
+
+@dataclass(frozen=True)
+class PeerTime:
+    """The shortest time of a case in PyTorch. views: whether each gradient is a view of the incoming one, which nothing writes."""
+
+    seconds: float
+    views: list[bool]
 
 
 class TorchOperators:
@@ -34,7 +43,7 @@ class TorchOperators:
         return subprocess.Popen([python, "-m", PEER_MODULE, "--threads", str(threads)], cwd=ROOT, env=variables, text=True,
                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def best_time(self, name: str, part: str, seconds: float) -> float | None:
+    def best_time(self, name: str, part: str, seconds: float) -> PeerTime | None:
         """Return the shortest time of part `part` of a case within so many seconds; None where PyTorch cannot run it or has no gradient."""
         if self._process is None or name in self._refused:
             return None
@@ -51,7 +60,7 @@ class TorchOperators:
             print(f"PyTorch, {name}: {answer['error']}", file=sys.stderr)
             return None
         self.version = answer["version"]
-        return None if answer["seconds"] is None else float(answer["seconds"])
+        return None if answer["seconds"] is None else PeerTime(answer["seconds"], answer["views"])
 
     def __enter__(self) -> TorchOperators:
         return self

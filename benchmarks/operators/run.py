@@ -3,8 +3,9 @@
     python -m benchmarks operators [--only Softmax Resize ...] [--threads 1 2] [--seconds 0.2] [--no-peer] [--steps] [--record NAME]
 
 A row is one operator at one size, without or with its gradient. `over bound` is its time over a lower bound from rates that are measured here
-(benchmarks/operators/roofline.py); `over PyTorch` its time over that of PyTorch's eager operator in a process of its own, in turns with ours. Both runtimes
-have their shortest time of many, because other processes disturb single ones."""
+(benchmarks/operators/roofline.py); `over PyTorch` its time over that of PyTorch's eager operator in a process of its own, in turns with ours: `view` where
+PyTorch's gradient is a view of the incoming one, and ours is written. Both runtimes have their shortest time of many, because other processes disturb single
+ones."""
 
 from __future__ import annotations
 
@@ -16,12 +17,13 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from benchmarks.documents import RESULTS
 from benchmarks.operators.case import Case
 from benchmarks.operators.cases import select
 from benchmarks.operators.engine import prepare
-from benchmarks.operators.peer import TorchOperators
+from benchmarks.operators.peer import PeerTime, TorchOperators
 from benchmarks.operators.roofline import Roofline
 from benchmarks.operators.tables import PASS_TITLES
 from benchmarks.run import ROOT, instruction_set, processor_name
@@ -35,7 +37,9 @@ TURNS = 4
 
 @dataclass
 class Row:
-    """An operator at one size. seconds and bound: per run; peer: PyTorch's time, None without a peer. slowest: the kernel that takes longest."""
+    """An operator at one size. seconds and bound: per run; peer: PyTorch's time, None without a peer. slowest: the kernel that takes longest.
+
+    view: whether PyTorch returns a view of the incoming gradient where ours is computed, so that the times are those of different work."""
 
     name: str
     part: str
@@ -44,6 +48,7 @@ class Row:
     bound: float
     slowest: str
     peer: float | None = None
+    view: bool = False
 
     @property
     def over_bound(self) -> float:
@@ -52,15 +57,15 @@ class Row:
 
     @property
     def over_peer(self) -> float | None:
-        """Time over PyTorch's."""
-        return self.seconds / self.peer if self.peer else None
+        """Time over PyTorch's for the same work."""
+        return self.seconds / self.peer if self.peer and not self.view else None
 
     def cells(self) -> list[str]:
         """Return the cells of the table."""
         def per_element(seconds: float | None) -> str:
             return "-" if seconds is None else f"{seconds * 1e9 / self.elements:.3f}"
 
-        ratio = "-" if self.over_peer is None else f"{self.over_peer:.2f}"
+        ratio = "view" if self.view else "-" if self.over_peer is None else f"{self.over_peer:.2f}"
         return [self.name + PASS_TITLES[self.part], f"{self.seconds * 1e6:.1f}", per_element(self.seconds), per_element(self.bound), f"{self.over_bound:.2f}",
                 per_element(self.peer), ratio, self.slowest]
 
@@ -73,12 +78,12 @@ def measure_case(case: Case, handle: EngineHandle, roofline: Roofline, torch: To
     elements = max(prod(x.shape) for x in case.arrays() if x is not None)
     parts = {part: prepared for part in PASS_TITLES if (prepared := prepare(case, part == "both", handle)) is not None}
     steps: dict[str, list[float]] = {}
-    peers: dict[str, float] = {}
+    peers: dict[str, PeerTime] = {}
     for _, part in itertools.product(range(TURNS), parts):
         steps[part] = min(steps.get(part, [float("inf")]), parts[part].best_times(seconds / TURNS), key=sum)
         theirs = torch.best_time(case.name, part, seconds / TURNS) if case.peer is not None else None
         if theirs is not None:
-            peers[part] = min(peers.get(part, theirs), theirs)
+            peers[part] = min(peers.get(part, theirs), theirs, key=lambda found: found.seconds)
     rows = []
     for part, prepared in parts.items():
         by_kernel: dict[str, float] = {}
@@ -87,7 +92,9 @@ def measure_case(case: Case, handle: EngineHandle, roofline: Roofline, torch: To
             if show_steps:
                 print(f"  {case.name}{PASS_TITLES[part]}: {kernel} {duration * 1e6:.1f} µs", file=sys.stderr)
         slowest = max(by_kernel, key=by_kernel.__getitem__, default="")
-        rows.append(Row(case.name, part, elements, sum(steps[part]), roofline.bound(prepared.work), slowest, peers.get(part)))
+        peer = peers.get(part)
+        view = peer is not None and any(computed and view for computed, view in zip(prepared.computed, peer.views, strict=False))
+        rows.append(Row(case.name, part, elements, sum(steps[part]), roofline.bound(prepared.work), slowest, peer and peer.seconds, view))
     return rows
 
 
@@ -109,7 +116,8 @@ def table(rows: list[Row]) -> str:
     lines += [f"| {' | '.join(row.cells())} |" for row in sorted(rows, key=lambda row: -row.over_bound)]
     ratios = [row.over_peer for row in rows if row.over_peer is not None]
     if ratios:
-        lines.append(f"\n{len(ratios)} rows beside PyTorch: geometric mean {geometric_mean(ratios):.2f}, slower in {sum(ratio > 1 for ratio in ratios)}")
+        lines.append(f"\n{len(ratios)} rows beside PyTorch: geometric mean {geometric_mean(ratios):.2f}, slower in {sum(ratio > 1 for ratio in ratios)}; "
+                     f"{sum(row.view for row in rows)} whose gradient is a view in PyTorch")
     return "\n".join(lines)
 
 
@@ -129,9 +137,13 @@ def record(path: Path, found: dict[str, tuple[list[Row], str, str]]) -> None:
     def figure(seconds: float | None) -> float | None:
         return None if seconds is None else float(f"{seconds:.4g}")
 
+    def recorded(row: Row) -> dict[str, Any]:
+        fields = asdict(row) | {"seconds": figure(row.seconds), "bound": figure(row.bound), "peer": figure(row.peer)}
+        return {key: value for key, value in fields.items() if key != "view" or value}
+
     threads = []
     for count, (rows, rates, _) in found.items():
-        lines = [json.dumps(asdict(row) | {"seconds": figure(row.seconds), "bound": figure(row.bound), "peer": figure(row.peer)}) for row in rows]
+        lines = [json.dumps(recorded(row)) for row in rows]
         threads.append(f'"{count}": {{"rates": {json.dumps(rates)}, "rows": [\n' + ",\n".join(lines) + "\n]}")
     head = {"chip": processor_name(), "instruction_set": instruction_set(None), "date": date.today().isoformat(),
             "PyTorch": next((version for _, _, version in found.values()), "")}

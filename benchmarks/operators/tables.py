@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks.tables import geometric_mean
 
 COLUMNS = ["operator", "cases", "over PyTorch, mean", "worst", "over bound, mean", "over PyTorch, 2 threads", "worst"]
+VIEW_COLUMNS = ["case", "threads", "µs", "PyTorch, µs", "over bound", "slowest kernel"]
 SLOWER_COLUMNS = ["case", "threads", "µs", "PyTorch, µs", "over PyTorch", "over bound", "slowest kernel"]
 SLOWER = 1.1
 """Ratio to PyTorch above which a case is listed by itself. Shortest times of many differ by up to a tenth from run to run."""
@@ -33,12 +34,26 @@ def operators_table(results: dict[str, Any]) -> str:
 def slower_operators_table(results: dict[str, Any]) -> str:
     """Render the cases that take more than SLOWER times as long as PyTorch's, the worst first."""
     rows = [(threads, row) for threads, recorded in results["threads"].items() for row in recorded["rows"]
-            if row["peer"] and row["seconds"] / row["peer"] > SLOWER]
+            if is_comparable(row) and row["seconds"] / row["peer"] > SLOWER]
     lines = [f"| {' | '.join(SLOWER_COLUMNS)} |", "|---|" + "---:|" * (len(SLOWER_COLUMNS) - 2) + "---|"]
     for threads, row in sorted(rows, key=lambda pair: -pair[1]["seconds"] / pair[1]["peer"]):
         lines.append(f"| {row['name']}{PASS_TITLES[row['part']]} | {threads} | {row['seconds'] * 1e6:.1f} | {row['peer'] * 1e6:.1f} "
                      f"| {row['seconds'] / row['peer']:.2f} | {row['seconds'] / row['bound']:.1f} | `{row['slowest']}` |")
     return "\n".join(lines) + "\n"
+
+
+def view_operators_table(results: dict[str, Any]) -> str:
+    """Render the cases in which PyTorch returns a view of the incoming gradient where ours is written, in the order of the benchmark."""
+    lines = [f"| {' | '.join(VIEW_COLUMNS)} |", "|---|" + "---:|" * (len(VIEW_COLUMNS) - 2) + "---|"]
+    for threads, recorded in results["threads"].items():
+        lines += [f"| {row['name']}{PASS_TITLES[row['part']]} | {threads} | {row['seconds'] * 1e6:.1f} | {row['peer'] * 1e6:.1f} "
+                  f"| {row['seconds'] / row['bound']:.1f} | `{row['slowest']}` |" for row in recorded["rows"] if row.get("view")]
+    return "\n".join(lines) + "\n"
+
+
+def is_comparable(row: Row) -> bool:
+    """Return whether PyTorch was measured, and does the same work. Results of before views were told apart count all cases."""
+    return bool(row["peer"]) and not row.get("view")
 
 
 def group_by_operator(rows: list[Row]) -> dict[str, list[Row]]:
@@ -51,7 +66,7 @@ def group_by_operator(rows: list[Row]) -> dict[str, list[Row]]:
 
 def peer_ratios(rows: list[Row]) -> Iterator[float]:
     """Yield the ratios to PyTorch of the rows that have one."""
-    return (row["seconds"] / row["peer"] for row in rows if row["peer"])
+    return (row["seconds"] / row["peer"] for row in rows if is_comparable(row))
 
 
 def ratio_cells(rows: list[Row]) -> list[str]:

@@ -1,5 +1,5 @@
 """Measure PyTorch's operators on request: read one JSON line {"name", "part", "seconds"} at a time from standard input, and answer each with one JSON line
-{"seconds": best time, None where the case has no gradient; "version"} or {"error"}.
+{"seconds": best time, None where the case has no gradient; "views": whether each gradient is a view; "version"} or {"error"}.
 
     python -m benchmarks.peers.run_torch_operators --threads N"""
 
@@ -30,8 +30,14 @@ def best_time(work: Callable[[], Any], seconds: float) -> float:
     return best
 
 
+def is_view(gradient: Any, incoming: Any) -> bool:
+    """Return whether a gradient was not written to memory: it has the memory of the incoming gradient, or elements that stand for many."""
+    expanded = any(stride == 0 and size > 1 for stride, size in zip(gradient.stride(), gradient.shape, strict=True))
+    return expanded or bool(gradient.untyped_storage().data_ptr() == incoming.untyped_storage().data_ptr())
+
+
 class PreparedCase:
-    """The tensors of a case and the calls to time."""
+    """The tensors of a case, the calls to time, and whether each gradient is a view."""
 
     def __init__(self, torch: Any, case: Case) -> None:
         assert case.peer is not None
@@ -53,7 +59,9 @@ class PreparedCase:
             x.requires_grad_()
         y = peer(torch, *tensors.values())
         dy = torch.from_numpy(output_gradient(y.shape))
-        self.calls: dict[str, Callable[[], Any] | None] = {"forward": forward, "both": both if wanted and y.requires_grad else None}
+        differentiable = bool(wanted and y.requires_grad)
+        self.calls: dict[str, Callable[[], Any] | None] = {"forward": forward, "both": both if differentiable else None}
+        self.views = [is_view(gradient, dy) for gradient in torch.autograd.grad(y, wanted, dy)] if differentiable else []
 
 
 def main() -> None:
@@ -72,7 +80,8 @@ def main() -> None:
                 name, prepared = request["name"], PreparedCase(torch, CASES[request["name"]])
             assert prepared is not None
             call = prepared.calls[request["part"]]
-            answer = {"seconds": None if call is None else best_time(call, request["seconds"]), "version": torch.__version__}
+            seconds = None if call is None else best_time(call, request["seconds"])
+            answer = {"seconds": seconds, "views": prepared.views, "version": torch.__version__}
         except Exception as error:                        # one operator that PyTorch refuses must not end the comparison
             name, answer = "", {"error": f"{type(error).__name__}: {error}"[:300]}
         print(json.dumps(answer), flush=True)
