@@ -72,6 +72,16 @@ def test_winograd_with_strides_rounds_at_most_three_times_as_much_as_direct_sums
     assert rounding_error(gradients, 1) <= 3 * rounding_error(gradients, 1, direct=1)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_depthwise_convolution_that_prefetches_has_the_bits_of_its_parts(stride):
+    """Four images exceed the caches, so that the rows below are prefetched; two do not."""
+    whole = forward("", (4, 128, 131, 36), (36, 1, 3, 3), {"group": 36, "pads": (1, 1, 1, 1), "strides": (stride, stride)})
+    x, *others = whole.inputs
+    parts = [run_kernel(replace(whole, inputs=[np.ascontiguousarray(images), *others]), "float32")[0] for images in np.split(x, 2)]
+    assert 2 * parts[0].nbytes * stride**2 > 8 << 20
+    np.testing.assert_array_equal(run_kernel(whole, "float32")[0], np.concatenate(parts))
+
+
 @has_amx
 @pytest.mark.parametrize("x, w, strides", [((2, 31, 29, 64), (96, 64, 3, 3), (2, 2)), ((1, 40, 41, 96), (64, 96, 4, 3), (3, 2))])
 def test_implicit_gemm_on_amx_rounds_less_than_direct_sums_on_vectors(x, w, strides):

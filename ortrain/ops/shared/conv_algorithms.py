@@ -132,7 +132,7 @@ GROUPED_PIXELS = 512
 """Minimum number of pixels of a partial sum of the weight gradient in GROUPED."""
 WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 256, 128
 """Equal to the constants in channels_last/weight_gradient.h."""
-MAX_SEGMENTS, PADDED_COPY_BYTES, SUMMED_PIXELS = 64, 1 << 17, 192
+MAX_SEGMENTS, PADDED_COPY_BYTES, MAX_COPIED_PLANES, SUMMED_PIXELS = 64, 1 << 17, 4, 192
 """Equal to the constants in channels_last/direct.h."""
 WINOGRAD_1D_PLANES, WINOGRAD_1D_PART, WINOGRAD_1D_TILES = 8, 1 << 16, 8
 """Equal to the constants in channels_last/winograd_1d.h."""
@@ -281,7 +281,8 @@ def is_strided_winograd_faster(v: Geometry) -> bool:
 def rereads_filters(v: Geometry) -> bool:
     """Return whether direct convolution would read filters that exceed the L2 cache once per few pixels, as for 512 to 512 channels on rows of 7 pixels."""
     row = direct_row(v)
-    rows = (PADDED_COPY_BYTES // 4 // row // v.kernel[0] - (v.kernel[1] - 1) * v.dilations[1] - 1) // v.strides[1] + 1
+    copied = PADDED_COPY_BYTES * min(v.kernel[0], MAX_COPIED_PLANES)
+    rows = (copied // 4 // row // v.kernel[0] - (v.kernel[1] - 1) * v.dilations[1] - 1) // v.strides[1] + 1
     return v.group_filters * v.depth > GATHERED and min(max(rows, 1), v.out_rows) * v.out_columns < MIN_ROWS
 
 

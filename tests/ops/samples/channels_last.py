@@ -129,6 +129,7 @@ CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     ("volume, kernel of one plane", (2, 3, 8, 9, 16), (16, 16, 1, 3, 3), {"pads": (0, 1, 1, 0, 1, 1)}),
     ("volume, kernel of one plane with strides", (2, 5, 8, 9, 16), (16, 16, 1, 3, 3), {"pads": (0, 1, 1, 0, 1, 1), "strides": (2, 1, 1)}),
     ("volume, kernel along planes", (2, 7, 4, 5, 20), (24, 20, 3, 1, 1), {"pads": (1, 0, 0, 1, 0, 0), "strides": (2, 1, 1)}),
+    ("volume, strides and more filters than the L2 cache holds", (1, 3, 13, 14, 64), (80, 64, 3, 3, 3), {"pads": (1,) * 6, "strides": (2, 2, 2)}),
     ("volume, depthwise", (2, 5, 9, 8, 19), (19, 1, 3, 3, 3), {"group": 19, "pads": (1, 1, 1, 1, 1, 1)}),
     ("volume, depthwise of one plane", (2, 5, 9, 8, 19), (19, 1, 1, 3, 3), {"group": 19, "pads": (0, 1, 1, 0, 1, 1)}),
     ("volume, depthwise with strides", (1, 9, 9, 11, 32), (32, 1, 3, 3, 3), {"group": 32, "pads": (1, 1, 1, 1, 1, 1), "strides": (2, 2, 2)}),

@@ -13,6 +13,8 @@
 #ifndef ORTRAIN_CHANNELS_LAST_DIRECT_H
 #define ORTRAIN_CHANNELS_LAST_DIRECT_H
 
+#define MAX_COPIED_PLANES 4              /* half of the L2 cache */
+
 /* The depth of a tile in segments: segment i is `length` steps over a, from a_offset[i] on, and over b, from b_offset[i] on. */
 typedef struct Segments { int64_t count, length, a_offset[MAX_SEGMENTS], b_offset[MAX_SEGMENTS]; } Segments;
 /* Whether a tile overwrites c, starts its sums from c, or adds its sums to c at the end; the latter forms shorter chains of additions. */
@@ -26,6 +28,8 @@ static inline int64_t part_start(Partition d, int64_t part) { return part * d.ba
 /* Return the columns of input, with padding, that the windows of one row of outputs cover, and their elements in one group. */
 static inline int64_t padded_columns(const Geometry *g) { return (g->out_columns - 1) * g->stride_x + (g->kernel_x - 1) * g->dilation_x + 1; }
 static inline int64_t padded_row_size(const Geometry *g) { return padded_columns(g) * (g->channels / g->group); }
+/* Return the bytes of the padded copy of a block. Kernels of several planes copy as many rows of each, so that filters are read once for as many outputs. */
+static inline int64_t copied_bytes(const Geometry *g) { return PADDED_COPY_BYTES * min_i64(g->kernel_z, MAX_COPIED_PLANES); }
 static inline int needs_copy(const Geometry *g) { return g->group > 1 || g->pad_x > 0 || padded_columns(g) > g->columns; }
 #endif
 
@@ -241,7 +245,7 @@ static void NAMED(direct_item)(void *context, int64_t item, int64_t worker)
 static void NAMED(direct_forward)(NAMED(DirectConv) *s, REAL *scratch)
 {
     const Geometry *g = &s->shape;
-    int64_t row_copies = PADDED_COPY_BYTES / (int64_t)sizeof(REAL) / padded_row_size(g) / g->kernel_z, kernel = (g->kernel_y - 1) * g->dilation_y + 1;
+    int64_t row_copies = copied_bytes(g) / (int64_t)sizeof(REAL) / padded_row_size(g) / g->kernel_z, kernel = (g->kernel_y - 1) * g->dilation_y + 1;
     s->packed = scratch;
     s->rows = max_i64(1, min_i64(g->out_rows, (row_copies - kernel) / g->stride_y + 1));
     s->blocks = ceil_div(g->out_rows, s->rows);
