@@ -36,7 +36,7 @@ KERNEL_MODULES = {
         "gather_elements", "gather_elements_grad", "scatter_elements", "scatter_elements_add", "one_hot",
     ),
     "linear": (
-        "matmul", "gemm",
+        "matmul", "gemm", "dequantized_gemm",
     ),
     "loss": (
         "softmax_cross_entropy_loss", "softmax_cross_entropy_loss_grad", "loss_and_gradient", "softmax_focal_loss", "softmax_focal_loss_grad",

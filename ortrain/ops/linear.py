@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.activation import fused_activation
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
@@ -264,6 +265,33 @@ def dense(c: InferenceContext) -> list[TensorType]:
     if len(c.shape(0)) < 2 or len(weights) != 2 or c.has(2) and c.shape(2) != weights[1:]:
         raise c.error(f"expected x [.., k], weights [k, n] and a bias [n], got {[list(c.shape(i)) for i in range(3) if c.has(i)]}")
     return [TensorType(common_dtype(c), matmul_shape(c, c.shape(0), weights))]
+
+
+STORED_BLOCK, STORED_COLUMNS = 1 << 18, 96
+"""Elements of the block of weights that is converted at a time, and the columns that it has at least: fewer take longer to multiply than whole matrices."""
+
+
+def lower_dequantized_dense(c: LoweringContext) -> KernelCall:
+    """Pack m, n, k, transB, steps of the scales along rows and columns of w, relu, columns of a block; floats: alpha."""
+    *rows, n = c.output_dims(0)
+    k, transposed, relu = c.dims(0)[-1], int(bool(c.attribute("transB", 0))), int(bool(c.attribute("relu", 0)))
+    columns = min(n, max(STORED_COLUMNS, STORED_BLOCK // max(k, 1) // STORED_COLUMNS * STORED_COLUMNS))
+    steps = [int(c.attribute("axis", -1) == axis) for axis in (0, 1)]
+    return KernelCall("dequantized_gemm", (prod(rows), n, k, transposed, *steps, relu, columns), (float(c.attribute("alpha", 1.0)),),
+                      scratch=k * columns * numpy_dtype(c.dtype(0)).itemsize)
+
+
+@operator("DequantizedDense", domain=ORTRAIN, lower=lower_dequantized_dense, differentiable=False, takes_bfloat16=True)
+def dequantized_dense(c: InferenceContext) -> list[TensorType]:
+    """y [.., n] = alpha x @ op(w) + b, max(y, 0) if `relu` is set, of weights w stored as int8 with an optional scale, along `axis` if it is a vector, float16
+    or bfloat16, in blocks of which one has the type of x at a time. Created by epilogue fusion only"""
+    weights = transposed_shape(c.shape(1)) if c.attribute("transB", 0) else c.shape(1)
+    if len(c.shape(0)) < 2 or len(weights) != 2 or c.has(3) and c.shape(3) != weights[1:]:
+        raise c.error(f"expected x [.., k], weights [k, n] and a bias [n], got {[list(c.shape(i)) for i in (0, 1, 3) if c.has(i)]}")
+    axis = c.attribute("axis")
+    if axis not in (None, 0, 1) or c.has(2) and (prod(c.shape(2)) != (1 if axis is None else c.shape(1)[axis]) or c.dtype(1) != "int8"):
+        raise c.error(f"expected scales of the integers along one axis, got {list(c.shape(2))} for {c.dtype(1)} {list(c.shape(1))}")
+    return [TensorType(c.dtype(0), matmul_shape(c, c.shape(0), weights))]
 
 
 def fused_gemm_decomposition(g: NodeBuilder) -> list[str]:

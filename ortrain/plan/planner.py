@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int8", "bool"})
 """Types that every kernel supports or only needs the size of; other types require a kernel listed for them. A kernel
 is looked up by the type of a node's first tensor."""
-MIXED_FLOAT_KERNELS = frozenset({"cast", "dropout", "dropout_grad", "gemm_update", "scale", *(algorithm.kernel for algorithm in UPDATES.values())})
+MIXED_FLOAT_KERNELS = frozenset({"cast", "dequantized_gemm", "dropout", "dropout_grad", "gemm_update", "scale",
+                                 *(algorithm.kernel for algorithm in UPDATES.values())})
 """Kernels that check the type of every tensor. All others require the float operands of a node to have one type."""
 CLEARLY_LOWER = 0.99
 """The share of the first order's peak that another order must stay below to be tried. Of thirty-six networks, only resnet50 has an order with a lower peak, by

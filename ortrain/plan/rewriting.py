@@ -33,6 +33,10 @@ def rewrite(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]
 
         found = fuse_extremes(found, builder.inference, kept)
     found = fuse_dense(fuse_products(found, builder.inference, kept), builder.inference, kept)
+    if has_any(PRODUCTS, found) and has_any(("Cast",), found):
+        from ortrain.plan.epilogue_fusion.stored_weights import read_stored_weights
+
+        found = read_stored_weights(found, builder.inference, kept)
     if has_any(("Transpose",), found):
         from ortrain.plan.transposes import merge_transposes
 

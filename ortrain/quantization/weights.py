@@ -24,7 +24,8 @@ def quantize_weights(model: ModelSource, targets: str | Sequence[str] = "*", dty
 
     Each weight w becomes an initializer "<w>_quantized" with a DequantizeLinear, or "<w>_float16" with a Cast, whose result takes the place of w. Activations
     stay float, so that no calibration is needed. The weights can no longer be trained: this is for layers that stay frozen, as those below a new head or under
-    LoRA adapters. A session computes the floats of a layer right before it needs them, forward and backward, and keeps those of few layers at a time.
+    LoRA adapters. Products of dense layers read what is stored, forward and backward, and make floats of a block of it at a time; a convolution's floats are
+    computed right before it, and those of few are in memory at a time.
 
     model: a path, bytes, an onnx.ModelProto or an ortrain.ir.Model of opset 13 or newer.
     targets: globs for the layers (MatMul, Gemm, Conv with float32 weights), by module, weight or node; all by default.

@@ -12,10 +12,11 @@ from ortrain import InferenceSession, SessionOptions, TrainingSession, artifacts
 from ortrain.artifacts import LossType, OptimType
 from ortrain.errors import InvalidArgumentError, InvalidModelError, InvalidStateError
 from ortrain.formats.onnx_files import to_proto
+from ortrain.ops.linear import STORED_BLOCK
 from ortrain.passes.half_precision import STORED_KEY
 from tests.quantization.test_quantization import IMAGES, network, outputs
 
-LAYERS, WIDTH = 8, 256
+LAYERS, WIDTH, CHANNELS = 8, 256, 96
 
 
 def deep(layers: int = LAYERS, width: int = WIDTH) -> onnx.ModelProto:
@@ -25,6 +26,19 @@ def deep(layers: int = LAYERS, width: int = WIDTH) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     for i in range(layers):
         model.graph.initializer.append(numpy_helper.from_array((rng.standard_normal((width, width)) / 16).astype(np.float32), f"w{i}"))
+    return model
+
+
+def convolutional() -> onnx.ModelProto:
+    """x [1, CHANNELS, 5, 5] -> y of the same shape through LAYERS convolutions."""
+    values = ["x", *(f"h{i}" for i in range(1, LAYERS)), "y"]
+    nodes = " ".join(f"c{i} = Conv<pads = [1, 1, 1, 1]>({values[i]}, w{i}{', b0' if i == 0 else ''}) {values[i + 1]} = Relu(c{i})" for i in range(LAYERS))
+    shape, rng = f"float[1, {CHANNELS}, 5, 5]", np.random.default_rng(0)
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g ({shape} x) => ({shape} y) {{ {nodes} }}')
+    for i in range(LAYERS):
+        weight = rng.standard_normal((CHANNELS, CHANNELS, 3, 3)) / (3 * CHANNELS ** 0.5)
+        model.graph.initializer.append(numpy_helper.from_array(weight.astype(np.float32), f"w{i}"))
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(CHANNELS, np.float32), "b0"))
     return model
 
 
@@ -40,6 +54,10 @@ def with_rounded_weights(model: onnx.ModelProto, stored) -> onnx.ModelProto:
             name = node.inputs[0].removesuffix("_quantized")
             target = next(tensor for tensor in rounded.graph.initializer if tensor.name == name)
             target.CopyFrom(numpy_helper.from_array((integers * scales.reshape(shape)).astype(np.float32), name))
+        elif node.op_type == "Cast":
+            name = node.inputs[0].rpartition("_")[0]
+            target = next(tensor for tensor in rounded.graph.initializer if tensor.name == name)
+            target.CopyFrom(numpy_helper.from_array(constants[node.inputs[0]].astype(np.float32), name))
     return rounded
 
 
@@ -127,15 +145,35 @@ def test_weights_in_half_precision_are_rounded_to_nearest_and_stay_so(dtype, tmp
         assert np.isfinite(session.train_step(IMAGES, np.zeros(64, np.int64))[0])
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["int8", "float16", "bfloat16"])
+def test_one_block_of_a_weight_of_dense_layers_is_in_memory_as_floats(dtype, precision):
+    """Products read what is stored, forward and backward: with the results of float layers of the same weights, and no need to compute floats again."""
+    layers, width, batch = 4, 640, (np.random.default_rng(3).standard_normal((16, 640)).astype(np.float32),) * 2
+    stored = quantization.quantize_weights(deep(layers, width), dtype=dtype)
+    arenas, losses = [], []
+    for model, share in ((with_rounded_weights(deep(layers, width), stored), 0.07), (stored, 0.07), (stored, 0.0)):
+        session = adapted_session(model, rematerialization=share, precision=precision)
+        losses.append(float(session.train_step(*batch)[0]))
+        session.optimizer_step()
+        losses.append(float(session.train_step(*batch)[0]))
+        session._train_runner.run(batch)
+        arenas.append(session._train_runner.last.arena_bytes)
+    assert max(arenas[1:]) <= arenas[0] + 4 * STORED_BLOCK < arenas[0] + 4 * width * width
+    assert losses[2:4] == losses[4:]
+    np.testing.assert_allclose(losses[2:4], losses[:2], rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "float16"])
-def test_the_floats_of_few_weights_are_in_memory_at_a_time(dtype):
+def test_the_floats_of_few_weights_of_convolutions_are_in_memory_at_a_time(dtype):
     """Also where the nodes that compute them come first: they move to the layers, and are computed once more for the backward pass."""
-    weight_bytes, batch = 4 * WIDTH * WIDTH, (np.ones((16, WIDTH), np.float32),) * 2
-    stored = quantization.quantize_weights(deep(), dtype=dtype)
+    weight_bytes, batch = 4 * 9 * CHANNELS ** 2, (np.ones((1, CHANNELS, 5, 5), np.float32),) * 2
+    stored = quantization.quantize_weights(convolutional(), dtype=dtype)
     stored.graph.nodes.sort(key=lambda node: node.op_type not in ("DequantizeLinear", "Cast"))
     arenas, losses = [], []
-    for model, share in ((deep(), 0.07), (stored, 0.07), (stored, 0.0)):
-        session = adapted_session(model, rematerialization=share)
+    for model, share in ((convolutional(), 0.07), (stored, 0.07), (stored, 0.0)):
+        session = TrainingSession.from_model(model, loss=LossType.MSELoss, optimizer=OptimType.AdamW, requires_grad=["b0"],
+                                             options=SessionOptions(rematerialization=share))
         losses.append(session.train_step(*batch)[0].tobytes())
         session._train_runner.run(batch)
         arenas.append(session._train_runner.last.arena_bytes)

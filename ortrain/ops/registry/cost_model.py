@@ -107,7 +107,7 @@ KERNEL_COSTS = {"squared_norm": 2, "scale_in_place": 1, "clip_in_place": 2, "gra
 """Kernel that runs over flat segments -> operations per element."""
 
 COSTS: dict[str, Cost] = {
-    "MatMul": matmul, "Gemm": matmul, "FusedMatMul": matmul, "Dense": matmul, "StridedMatMul": strided_matmul,
+    "MatMul": matmul, "Gemm": matmul, "FusedMatMul": matmul, "Dense": matmul, "DequantizedDense": matmul, "StridedMatMul": strided_matmul,
     "Conv": convolution, "ConvTranspose": transposed_convolution, "ConvGrad": convolution_gradient,
     "ChannelsLastConv": convolution, "ChannelsLastConvGrad": convolution_gradient,
     "ConvInputGrad": convolution_gradient, "ChannelsLastConvInputGrad": convolution_gradient,

@@ -98,7 +98,7 @@ OPERATOR_MODULES = {
         "ConvInteger", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul", "ortrain::DynamicProduct",
     ),
     "linear": (
-        "Gemm", "MatMul", "com.microsoft::FusedGemm", "com.microsoft::FusedMatMul", "ortrain::Dense",
+        "Gemm", "MatMul", "com.microsoft::FusedGemm", "com.microsoft::FusedMatMul", "ortrain::Dense", "ortrain::DequantizedDense",
     ),
     "loop": (
         "Loop", "Scan",

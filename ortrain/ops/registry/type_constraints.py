@@ -32,6 +32,7 @@ INPUT_TYPES: dict[tuple[str, str], InputTypes] = {
     **{(MICROSOFT, name): {0: INDEX, 1: INDEX, 2: FLOAT} for name in ("GatherGrad", "GatherNDGrad")}, (MICROSOFT, "InPlaceAccumulatorV2"): {2: BOOL},
     (MICROSOFT, "ReduceSumTraining"): INDEX_SECOND, (MICROSOFT, "Scale"): {1: INDEX | FLOAT}, (MICROSOFT, "SliceGrad"): dict.fromkeys(range(1, 6), INDEX),
     (MICROSOFT, "SplitTraining"): INDEX_SECOND, (MICROSOFT, "SoftmaxCrossEntropyLossGrad"): {2: INDEX},
+    (ORTRAIN, "DequantizedDense"): {1: frozenset({"int8", "float16", "bfloat16"})},
     (ORTRAIN, "ChannelsLastMaxPoolGrad"): INDEX_SECOND, (ORTRAIN, "LossAndGradient"): INDEX_SECOND, (ORTRAIN, "RoiAlignGrad"): {3: INDEX},
     (ORTRAIN, "ScatterElementsProductGrad"): {2: INDEX}, (ORTRAIN, "ScatterNDProductGrad"): {2: INDEX},
     **{(domain, name): {index: INDEX} for domain in (MICROSOFT, ORTRAIN)

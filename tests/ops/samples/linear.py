@@ -50,6 +50,23 @@ SAMPLES += [Sample("Dense", [r(*x), r(*((n, x[-1]) if tb else (x[-1], n))), b if
                    "ortrain", gradient=False, label=f"{'x'.join(map(str, x))}-{n}-bias-{b is not None}-{tb}-{relu}")
             for x, n in (((3, 4), 5), ((2, 3, 4), 5), ((1, 300), 17), ((40, 64), 700), ((2, 150, 33), 49), ((0, 4), 5))
             for b in (None, True) for tb in (0, 1) for relu in (0, 1)]
+
+
+def dequantized_dense(x, n, axis, tb, relu, bias=True, alpha=1.0):
+    """Return a sample of a dense layer over integers with scales along an axis, one scale (None), or none ("")."""
+    def oracle(x, w, scale=None, b=None):
+        return dense(tb, relu)(alpha * x, w * (1.0 if scale is None else scale if axis is None else np.expand_dims(scale, 1 - axis)), b)
+
+    shape = (n, x[-1]) if tb else (x[-1], n)
+    scales = [] if axis == "" else [np.array(0.05) if axis is None else rng.uniform(0.01, 0.1, shape[axis])]
+    attributes = {"transB": tb, "relu": relu} | ({"alpha": alpha} if alpha != 1 else {}) | ({"axis": axis} if axis in (0, 1) else {})
+    return Sample("DequantizedDense", [r(*x), rng.integers(-127, 128, shape).astype(np.int8), *(scales or [None] * bias), *([r(n)] if bias else [])], oracle,
+                  attributes, "ortrain", gradient=False, label=f"{'x'.join(map(str, x))}-{n}-{axis}-{tb}-{relu}")
+
+
+SAMPLES += [dequantized_dense(x, n, axis, tb, relu) for x, n in (((3, 4), 5), ((2, 3, 70), 41), ((0, 4), 5)) for axis in (0, 1, None, "") for tb in (0, 1)
+            for relu in (0, 1)]
+SAMPLES += [dequantized_dense((9, 300), 1000, axis, tb, 0, False, 0.5) for axis in (0, 1, "") for tb in (0, 1)]           # several blocks
 SAMPLES += [
     Sample("FusedGemm", [A, B, C], lambda a, b, c: np.maximum(0.5 * a @ b.T + c, 0), {"transB": 1, "alpha": 0.5, "activation": "Relu"}, "com.microsoft"),
     Sample("FusedGemm", [A, B, C], lambda a, b, c: np.tanh(a @ b.T + c), {"transB": 1, "activation": "Tanh"}, "com.microsoft"),
@@ -61,4 +78,7 @@ REFUSALS = [
     Refusal("MatMul", [r(2, 3, 4), r(3, 4, 5)]), Refusal("MatMul", [r(3, 4), np.ones((4, 5), np.int64)]),
     Refusal("FusedMatMul", [r(3, 4), r(2, 4, 5)], {"transBatchA": 1}, "com.microsoft"),
     Refusal("Dense", [r(3, 4), r(4, 5), r(4)], {}, "ortrain"), Refusal("Dense", [r(3, 4), r(2, 4, 5), r(5)], {}, "ortrain"),
+    Refusal("DequantizedDense", [r(3, 4), np.ones((4, 5), np.int8), r(4)], {"axis": 1}, "ortrain", match="scales of the integers along one axis"),
+    Refusal("DequantizedDense", [r(3, 4), np.ones((4, 5), np.int8), r(), r(4)], {}, "ortrain", match=r"a bias \[n\]"),
+    Refusal("DequantizedDense", [r(3, 4), np.ones((4, 5), np.int8), r(4)], {"axis": 2}, "ortrain", match="one axis"),
 ]

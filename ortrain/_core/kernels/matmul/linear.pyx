@@ -1,6 +1,9 @@
-"""Matrix multiplication kernels for float32 and float64: matmul (batched, also FusedMatMul) and gemm."""
+"""Matrix multiplication kernels for float32 and float64: matmul (batched, also FusedMatMul), gemm, and dequantized_gemm of stored weights."""
 from libc.stdint cimport int64_t
 from ortrain._core.kernel cimport DTYPE_FLOAT32, KernelArgs, STATUS_OK, real
+
+cdef extern from "matmul/dequantized_gemm.h" nogil:
+    int dequantized_gemm(const KernelArgs *args)
 
 # Up to this many multiplications per matrix a batch is split over threads by matrices; larger matrices are multiplied one after another on all threads.
 cdef enum:
@@ -123,4 +126,5 @@ cdef int gemm(const KernelArgs *args) noexcept nogil:
 KERNELS = {
     "matmul": (<size_t>&matmul, ("float32", "float64")),
     "gemm": (<size_t>&gemm, ("float32", "float64")),
+    "dequantized_gemm": (<size_t>&dequantized_gemm, ("float32", "float64", "float16", "bfloat16")),
 }
