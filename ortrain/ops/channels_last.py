@@ -40,9 +40,15 @@ RANKS = (4, 5)
 # ---- convolution
 
 
+def data_shape(c: InferenceContext, x: int) -> Shape:
+    """Return the shape [n, h, w, c] of a convolution's data, input x, which may be [n, c, h, w] in memory."""
+    shape = c.shape(x)
+    return (shape[0], *shape[2:], shape[1]) if c.attribute("reads_planes", 0) and len(shape) in RANKS else shape
+
+
 def conv_windows(c: InferenceContext, x: int, w: int) -> Windows:
     """Return the windows of a convolution. x, w: the indices of the inputs data [n, h, w, c] and weight [k, c / group, kh, kw]."""
-    data, weight = c.shape(x), c.shape(w)
+    data, weight = data_shape(c, x), c.shape(w)
     group = int(c.attribute("group", 1))
     if len(data) not in RANKS or len(weight) != len(data) or group < 1 or data[-1] != int(weight[1]) * group or int(weight[0]) % group:
         raise c.error(f"expected data [n, h, w, c] and weight [k, c / {group}, kh, kw], got {list(data)} and {list(weight)}")
@@ -50,7 +56,8 @@ def conv_windows(c: InferenceContext, x: int, w: int) -> Windows:
 
 
 def conv_geometry(c: LoweringContext, x: int, w: int) -> Geometry:
-    return geometry_of(c.dims(x), c.dims(w)[0], int(c.attribute("group", 1)), conv_windows(c, x, w))
+    data = TensorType(c.dtype(x), data_shape(c, x)).sizes
+    return geometry_of(data, c.dims(w)[0], int(c.attribute("group", 1)), conv_windows(c, x, w))
 
 
 def limits(c: InferenceContext) -> tuple[int, float, float]:
@@ -69,11 +76,13 @@ def can_round(c: LoweringContext) -> bool:
 
 def lower_conv(c: LoweringContext) -> KernelCall:
     v = conv_geometry(c, 0, 1)
-    method = method_of(v, bool(c.attribute("direct", 0)), can_use_amx(c), can_round(c))
+    reads_planes, writes_planes = int(c.attribute("reads_planes", 0)), int(c.attribute("writes_planes", 0))
+    planes = reads_planes or writes_planes
+    method = Method.DIRECT if planes else method_of(v, bool(c.attribute("direct", 0)), can_use_amx(c), can_round(c))
     limited, low, high = limits(c)
     scratch = round_up(2 * v.filters, 16) + forward_scratch(v, method)
-    return KernelCall("channels_last_conv", (*v.ints(), method, im2col_rows(v), limited), (float(c.attribute("epsilon", 0.0)), low, high),
-                      scratch=scratch * ITEM_SIZE[c.dtype(0)])
+    return KernelCall("channels_last_conv", (*v.ints(), method, im2col_rows(v), limited, reads_planes, writes_planes),
+                      (float(c.attribute("epsilon", 0.0)), low, high), scratch=scratch * ITEM_SIZE[c.dtype(0)])
 
 
 def shape_only_inputs_of_gradient(c: LoweringContext) -> tuple[int, ...]:
@@ -95,12 +104,14 @@ def lower_conv_grad(c: LoweringContext) -> KernelCall:
 
 @operator("ChannelsLastConv", domain=ORTRAIN, lower=lower_conv, takes_bfloat16=True)
 def conv(c: InferenceContext) -> list[TensorType]:
-    """y [n, oh, ow, k] = clip(norm(Conv(x [n, h, w, c], w) + bias), low, high); norm is an inference batch normalization by the optional inputs 3 to 6"""
+    """y [n, oh, ow, k] = clip(norm(Conv(x [n, h, w, c], w) + bias), low, high); norm is an inference batch normalization by the optional inputs 3 to 6;
+    attributes reads_planes and writes_planes: x is [n, c, h, w], and y [n, k, oh, ow]"""
     windows, filters = conv_windows(c, 0, 1), c.shape(1)[0]
     check_inputs(c, (filters,), *((2,) if c.has(2) else ()), *range(3, 7 if len(c.node.inputs) > 3 else 3))
-    if not is_supported(geometry_of(c.type(0).sizes, int(filters), int(c.attribute("group", 1)), windows)):
+    sizes = TensorType(c.dtype(0), data_shape(c, 0)).sizes
+    if not is_supported(geometry_of(sizes, int(filters), int(c.attribute("group", 1)), windows)):
         raise c.error(f"expected sizes that the channels-last kernels support, got {list(c.shape(0))} and {list(c.shape(1))}")
-    return [TensorType(c.dtype(0), (c.shape(0)[0], *windows.output, filters))]
+    return [TensorType(c.dtype(0), (sizes[0], filters, *windows.output) if c.attribute("writes_planes", 0) else (sizes[0], *windows.output, filters))]
 
 
 def infer_without_epilogue(c: InferenceContext) -> Sequence[TensorType]:

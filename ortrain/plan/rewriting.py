@@ -41,6 +41,10 @@ def rewrite(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]
         from ortrain.plan.transposes import merge_transposes
 
         found = merge_transposes(found, builder, kept)
+    if has_any(("ChannelsLastConv",), found):
+        from ortrain.plan.epilogue_fusion.planes import use_planes
+
+        found = use_planes(found, builder.inference, kept)
     if has_any(PRODUCTS, found) and has_any(COPIES, found):
         from ortrain.plan.strided_products import read_views_in_products
 

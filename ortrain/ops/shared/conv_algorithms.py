@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import prod
 
-from ortrain.ops.registry.constants import at_least, select_if, symbolic_max, symbolic_min
+from ortrain.ops.registry.constants import at_least, select_if, surely_equal, symbolic_max, symbolic_min
 from ortrain.ops.shared.windows import Windows, three
 
 MIN_CHANNELS = 16
@@ -242,6 +242,14 @@ def suits_direct(v: Geometry) -> bool:
         elements += (SUMMED_PIXELS + v.out_columns) * MIN_CHANNELS
         segments *= v.kernel[0] * v.kernel[1]
     return (v.group == 1 or v.group_filters >= MIN_CHANNELS) and segments <= MAX_SEGMENTS and elements <= ROOM and not rereads_filters(v)
+
+
+def can_use_planes(v: Geometry, images: int, direct: bool) -> bool:
+    """Return whether the forward pass can read and write [n, c, d, h, w], with n = `images`: by DIRECT, where planes are not images of their own, and a worker
+    has room for a row of outputs beside the copied rows of inputs. IMPLICIT_GEMM, which is faster on some processors or in bfloat16, cannot."""
+    implicit = v.flat and v.group == 1 and min(v.channels, v.filters) >= MIN_PAIR_SIDE
+    fits = direct_row_elements(v) + v.out_columns * round_up(v.group_filters, MIN_CHANNELS) <= ROOM
+    return not v.empty and not implicit and vector_method(v, direct) == Method.DIRECT and surely_equal(v.images, images) and fits
 
 
 def data_gradient_method(v: Geometry, method: Method) -> Method:

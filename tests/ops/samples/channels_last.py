@@ -144,7 +144,7 @@ CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
 
 
 def onnx_attributes(attributes):
-    return {k: v for k, v in attributes.items() if k not in ("direct", "epsilon", "low", "high")}
+    return {k: v for k, v in attributes.items() if k not in ("direct", "epsilon", "low", "high", "reads_planes", "writes_planes")}
 
 
 def conv(x, w, b=None, scale=None, shift=None, mean=None, variance=None, **attributes):
@@ -168,6 +168,18 @@ def output_shape(x, w, attributes):
 def forward(label, x, w, attributes, *vectors):
     return Sample("ChannelsLastConv", [normal(*x), normal(*w) / np.sqrt(max(1, np.prod(w[1:]))), *vectors], lambda *a: conv(*a, **attributes), attributes,
                   domain=ORTRAIN, gradient=False, label=label)
+
+
+def forward_of_planes(label, x, w, attributes, *vectors, reads=1, writes=1):
+    """Return a sample whose data, or result, is [n, c, h, w]."""
+    plain = forward(label, x, w, attributes, *vectors)
+
+    def oracle(data, *others):
+        y = conv(last(data) if reads else data, *others, **attributes)
+        return first(y) if writes else y
+
+    inputs = [first(plain.inputs[0]) if reads else plain.inputs[0], *plain.inputs[1:]]
+    return replace(plain, inputs=inputs, oracle=oracle, attributes=attributes | {"reads_planes": reads, "writes_planes": writes})
 
 
 def backward(label, x, w, attributes):
@@ -370,6 +382,14 @@ SAMPLES: list[Sample] = [
     transposed("volume, narrow groups", (1, 9, 7, 11, 12), (8, 3, 3, 2, 3), {"group": 4, "strides": (2, 3, 2)}),
     transposed("narrow groups, strides", (2, 9, 11, 12), (8, 3, 3, 3), {"group": 4, "strides": (2, 2)}),
     forward("few filters, frozen statistics", (2, 9, 30, 12), (10, 12, 3, 3), {"pads": (1, 1, 1, 1), "epsilon": 1e-3, "low": 0.0}, None, *frozen(10)),
+    forward_of_planes("planes, groups", (2, 9, 30, 48), (32, 24, 3, 3), {"group": 2, "pads": (1, 1, 1, 1)}),
+    forward_of_planes("planes, three channels, bias and ReLU", (2, 19, 21, 3), (20, 3, 3, 3), {"strides": (2, 2), "pads": (1, 0, 1, 1), "low": 0.0}, normal(20)),
+    forward_of_planes("planes, few filters, frozen statistics", (2, 9, 30, 12), (10, 12, 3, 3), {"epsilon": 1e-3, "low": 0.0}, None, *frozen(10)),
+    forward_of_planes("planes, several blocks of rows", (1, 60, 41, 7), (40, 7, 3, 2), {"pads": (1, 1, 1, 0), "epsilon": 1e-3}, None, *frozen(40)),
+    forward_of_planes("volume of planes, dilations", (2, 6, 9, 10, 20), (24, 20, 3, 3, 3), {"pads": (2,) * 6, "dilations": (2, 2, 2)}),
+    forward_of_planes("volume of planes, strides", (1, 5, 9, 10, 20), (24, 20, 3, 3, 3), {"pads": (1,) * 6, "strides": (2, 2, 2)}, normal(24)),
+    forward_of_planes("data of planes", (2, 9, 11, 17), (33, 17, 3, 3), {"pads": (1, 1, 1, 1)}, writes=0),
+    forward_of_planes("result of planes", (2, 9, 11, 17), (33, 17, 3, 3), {}, reads=0),
     forward("no channels, bias and ReLU", (2, 4, 5, 0), (7, 0, 3, 3), {"low": 0.0}, normal(7)),
     forward("volume, bias and ReLU", (2, 5, 6, 7, 20), (24, 20, 3, 3, 3), {"pads": (1, 1, 1, 1, 1, 1), "low": 0.0}, normal(24)),
     forward("volume, Winograd, bias and ReLU", (2, 5, 6, 7, 16), (32, 16, 3, 3, 3), {"pads": (1, 1, 1, 1, 1, 1), "low": 0.0}, normal(32)),

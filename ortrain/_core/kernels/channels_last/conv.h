@@ -6,7 +6,7 @@
 #define ORTRAIN_CHANNELS_LAST_CONV_H
 /* Same names and values as Method in ops/shared/conv_algorithms.py. TAP_GEMM is only for weight gradients. */
 enum { POINTWISE_GEMM = 1, WINOGRAD = 2, IM2COL = 3, GROUPED = 4, TAP_GEMM = 5, DIRECT = 6, WINOGRAD_1D = 7, IMPLICIT_GEMM = 8, DEPTHWISE = 9 };
-enum { CONV_METHOD = GEOMETRY_INTS, CONV_BLOCK_PIXELS, CONV_CLAMPED };
+enum { CONV_METHOD = GEOMETRY_INTS, CONV_BLOCK_PIXELS, CONV_CLAMPED, CONV_READS_PLANES, CONV_WRITES_PLANES };
 enum { DATA_METHOD = GEOMETRY_INTS, DATA_BLOCK_PIXELS, WEIGHT_METHOD, WEIGHT_BLOCK, WEIGHT_SLICES, BIAS_BLOCKS };
 #endif
 
@@ -94,7 +94,8 @@ static void NAMED(epilogue_item)(void *context, int64_t item, int64_t worker)
 
 /* (x, w, bias, then scale, shift, mean, variance of a frozen batch normalization) -> y; all but x and w may be absent.
  *
- * ints: Geometry, method, pixels of an im2col block, whether the result is clamped; floats: epsilon, lower limit, upper limit. */
+ * ints: Geometry, method, pixels of an im2col block, whether the result is clamped, whether x and y are [n, c, d, h, w], which DIRECT supports; floats:
+ * epsilon, lower limit, upper limit. */
 static int NAMED(channels_last_conv)(const KernelArgs *args)
 {
     const Geometry *g = (const Geometry *)args->ints;
@@ -143,6 +144,7 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
     } else if (args->ints[CONV_METHOD] == DIRECT) {
         NAMED(DirectConv) s = NAMED(direct_from_args)(args, 0);
         s.x = INPUT(0); s.w = INPUT(1); s.y = y; s.epilogue = epilogue;
+        s.reads_planes = (int)args->ints[CONV_READS_PLANES]; s.writes_planes = (int)args->ints[CONV_WRITES_PLANES];
         NAMED(direct_forward)(&s, scratch);
     } else {
         NAMED(Im2col) s = NAMED(im2col_from_args)(args, args->ints[CONV_BLOCK_PIXELS]);

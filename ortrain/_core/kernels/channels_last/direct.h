@@ -7,6 +7,9 @@
  * the left or right edge, or where there are groups, the rows of the image, or the channels of a group in them, are copied with zero padding first; rows above
  * and below the image are left out of the sums.
  *
+ * x and y may be [n, c, d, h, w], with a plane for each channel: such rows of x are transposed where others are copied, and a block of y is transposed when it
+ * is complete, so that a convolution which stands alone makes no copies of whole images (128 channels in 8 groups, 28 x 28: 5.7 to 4.9 ms).
+ *
  * The data gradient without strides is the convolution of dy with filters rotated by 180 degrees. */
 #define V NAMED(Vector)
 #define W NAMED(WIDTH)
@@ -103,6 +106,8 @@ typedef struct NAMED(DirectConv) {
     int64_t rows, blocks;                /* rows of outputs of a work item, and work items per group of an image */
     int64_t slices;
     int rotated;                         /* w has its filters rotated, and its inputs and outputs exchanged */
+    int reads_planes, writes_planes;     /* x, and y, have a plane for each channel */
+    int64_t pixel_step;                  /* elements between pixels of y where tiles are stored */
     NAMED(Epilogue) epilogue;
 } NAMED(DirectConv);
 
@@ -123,6 +128,7 @@ static NAMED(DirectConv) NAMED(direct_from_args)(const KernelArgs *args, int rot
     s.depth = kernel_taps(g) * s.channels;
     s.vectors = ceil_div(s.filters, W);
     s.panels = partition(s.vectors, DIRECT_TILE_VECTORS);
+    s.pixel_step = g->filters;
     return s;
 }
 
@@ -139,9 +145,11 @@ static void NAMED(copy_padded_row)(const NAMED(DirectConv) *s, int64_t image, in
 {
     const Geometry *g = &s->shape;
     int64_t before = g->pad_x * s->channels, columns = min_i64(g->columns, padded_columns(g) - g->pad_x), inside = columns * s->channels;
-    const REAL *from = s->x + (image * g->planes * g->rows + row) * g->columns * g->channels + group * s->channels;
+    const REAL *from = s->reads_planes ? s->x + (image * g->channels + group * s->channels) * image_pixels(g) + row * g->columns
+                                       : s->x + (image * g->planes * g->rows + row) * g->columns * g->channels + group * s->channels;
     memset(to, 0, (size_t)before * sizeof(REAL));
-    if (g->group == 1) memcpy(to + before, from, (size_t)inside * sizeof(REAL));
+    if (s->reads_planes) s->engine->transpose(to + before, from, sizeof(REAL), columns, s->channels, s->channels, image_pixels(g));
+    else if (g->group == 1) memcpy(to + before, from, (size_t)inside * sizeof(REAL));
     else for (int64_t x = 0; x < columns; x++) NAMED(copy_elements)(to + before + x * s->channels, from + x * g->channels, s->channels);
     memset(to + before + inside, 0, (size_t)(padded_row_size(g) - before - inside) * sizeof(REAL));
 }
@@ -188,27 +196,27 @@ static void NAMED(direct_row)(const NAMED(DirectConv) *s, const NAMED(DirectInpu
     }
     int partial = NAMED(has_partial_vector)(s);
     REAL edge[DIRECT_TILE_ROWS * W];
-    NAMED(DirectTile) tile = { &segments, g->stride_x * s->channels, 1, count * W, partial ? W : g->filters, low > 0 ? START_FROM_C : OVERWRITE_C,
+    NAMED(DirectTile) tile = { &segments, g->stride_x * s->channels, 1, count * W, partial ? W : s->pixel_step, low > 0 ? START_FROM_C : OVERWRITE_C,
                                high == kernel_rows(g) && !partial ? &s->epilogue : 0 };
     Partition tiles = partition(g->out_columns, DIRECT_TILE_ROWS);
     for (int64_t t = 0, at = 0, rows; t < tiles.parts; t++, at += rows) {
         rows = part_size(tiles, t);
         if (partial) {
             NAMED(direct_tiles)[rows - 1][0](&tile, in->x + at * tile.a_row, packed, 0, edge, 0, 0);
-            for (int64_t i = 0; i < rows; i++) memcpy(y + (at + i) * g->filters, edge + i * W, (size_t)g->filters * sizeof(REAL));
+            for (int64_t i = 0; i < rows; i++) memcpy(y + (at + i) * s->pixel_step, edge + i * W, (size_t)g->filters * sizeof(REAL));
             continue;
         }
-        NAMED(direct_tiles)[rows - 1][count - 1](&tile, in->x + at * tile.a_row, packed, (count - 1) * W, y + at * g->filters, last, channel + first * W);
+        NAMED(direct_tiles)[rows - 1][count - 1](&tile, in->x + at * tile.a_row, packed, (count - 1) * W, y + at * s->pixel_step, last, channel + first * W);
     }
 }
 
-/* Return the input of the rows of outputs [begin, end) of plane oz, with rows copied to `copies` where needs_copy. */
+/* Return the input of the rows of outputs [begin, end) of plane oz, with rows copied to `copies` unless they are read in place. */
 static NAMED(DirectInput) NAMED(direct_input)(const NAMED(DirectConv) *s, int64_t image, int64_t oz, int64_t group, int64_t begin, int64_t end, REAL *copies)
 {
     const Geometry *g = &s->shape;
     int64_t top = begin * g->stride_y - g->pad_y, bottom = (end - 1) * g->stride_y - g->pad_y + (g->kernel_y - 1) * g->dilation_y;
     int64_t front = oz * g->stride_z - g->pad_z, row_step = g->columns * g->channels;
-    if (!needs_copy(g))
+    if (!needs_copy(g) && !s->reads_planes)
         return (NAMED(DirectInput)){ s->x + ((image * g->planes + front) * g->rows + top) * row_step, oz, top, g->dilation_z * g->rows * row_step, row_step };
     row_step = padded_row_size(g);
     NAMED(DirectInput) in = { copies, oz, top, (bottom - top + 1) * row_step, row_step };
@@ -216,6 +224,13 @@ static NAMED(DirectInput) NAMED(direct_input)(const NAMED(DirectConv) *s, int64_
         for (int64_t row = max_i64(top, 0); z >= 0 && z < g->planes && row <= min_i64(bottom, g->rows - 1); row++)
             NAMED(copy_padded_row)(s, image, group, z * g->rows + row, copies + plane * in.plane_step + (row - top) * row_step);
     return in;
+}
+
+/* Return the elements of the input rows that direct_input copies at most. */
+static int64_t NAMED(copied_elements)(const NAMED(DirectConv) *s)
+{
+    const Geometry *g = &s->shape;
+    return g->kernel_z * ((s->rows - 1) * g->stride_y + (g->kernel_y - 1) * g->dilation_y + 1) * padded_row_size(g);
 }
 
 /* A block of rows of outputs of one group of one plane. A panel is used for as many kernel rows as fit PANEL_BYTES, and for all rows of the block, before the
@@ -226,7 +241,8 @@ static void NAMED(direct_item)(void *context, int64_t item, int64_t worker)
     const Geometry *g = &s->shape;
     int64_t group = item % g->group, plane = item / g->group / s->blocks, begin = item / g->group % s->blocks * s->rows, rows = kernel_rows(g), capacity;
     int64_t end = min_i64(begin + s->rows, g->out_rows);
-    REAL *copies = NAMED(workspace)(s->engine, worker, &capacity), *y = s->y + plane * g->out_rows * g->out_columns * g->filters + group * s->filters;
+    REAL *copies = NAMED(workspace)(s->engine, worker, &capacity), *y = copies + round_up(NAMED(copied_elements)(s), W);
+    if (!s->writes_planes) y = s->y + (plane * g->out_rows + begin) * g->out_columns * g->filters + group * s->filters;
     NAMED(DirectInput) in = NAMED(direct_input)(s, plane / g->out_planes, plane % g->out_planes, group, begin, end, copies);
     for (int64_t panel = 0; panel < s->panels.parts; panel++) {
         int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel);
@@ -235,10 +251,14 @@ static void NAMED(direct_item)(void *context, int64_t item, int64_t worker)
         const REAL *packed = s->packed + (group * s->vectors + first) * W * s->depth;
         for (int64_t low = 0; low < rows; low += step)
             for (int64_t oy = begin; oy < end; oy++)
-                NAMED(direct_row)(s, &in, panel, packed, low, min_i64(low + step, rows), oy, y + oy * g->out_columns * g->filters + first * W,
-                                  group * s->filters);
+                NAMED(direct_row)(s, &in, panel, packed, low, min_i64(low + step, rows), oy,
+                                  y + (oy - begin) * g->out_columns * s->pixel_step + first * W, group * s->filters);
     }
-    if (NAMED(has_partial_vector)(s)) NAMED(epilogue_rows)(&s->epilogue, y + begin * g->out_columns * g->filters, (end - begin) * g->out_columns, g->filters);
+    if (NAMED(has_partial_vector)(s)) NAMED(epilogue_rows)(&s->epilogue, y, (end - begin) * g->out_columns, g->filters);
+    if (!s->writes_planes) return;
+    int64_t size = g->out_rows * g->out_columns, first = plane / g->out_planes * g->filters + group * s->filters;
+    s->engine->transpose(s->y + (first * g->out_planes + plane % g->out_planes) * size + begin * g->out_columns, y, sizeof(REAL), s->filters,
+                         (end - begin) * g->out_columns, g->out_planes * size, s->filters);
 }
 
 /* s->y = epilogue(conv(x, w)). scratch: the packed filters. */
@@ -248,6 +268,10 @@ static void NAMED(direct_forward)(NAMED(DirectConv) *s, REAL *scratch)
     int64_t row_copies = copied_bytes(g) / (int64_t)sizeof(REAL) / padded_row_size(g) / g->kernel_z, kernel = (g->kernel_y - 1) * g->dilation_y + 1;
     s->packed = scratch;
     s->rows = max_i64(1, min_i64(g->out_rows, (row_copies - kernel) / g->stride_y + 1));
+    if (s->writes_planes) {
+        s->pixel_step = s->filters;
+        s->rows = max_i64(1, min_i64(s->rows, PADDED_COPY_BYTES / (int64_t)sizeof(REAL) / (g->out_columns * s->filters)));
+    }
     s->blocks = ceil_div(g->out_rows, s->rows);
     s->rows = ceil_div(g->out_rows, s->blocks);
     s->engine->parallel_for(s->engine, NAMED(pack_direct_filters_item), s, s->panels.parts * g->group);
