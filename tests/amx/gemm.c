@@ -10,4 +10,8 @@ EXPORT(packed_gemm, packed_gemm)
 EXPORT(parallel_gemm, parallel_gemm)
 EXPORT(amx_gemm, amx_gemm)
 EXPORT(implicit_gemm, implicit_gemm)
+#ifdef ROUND_TO_BFLOAT16
+EXPORT(pack_step_weights, pack_step_weights)
+EXPORT(step_gemm, step_gemm)
+#endif
 const size_t workspace_floats = PACKED_FLOATS;

@@ -21,4 +21,5 @@ cdef extern from "matmul/gemm_bfloat16.h" nogil:
 
 KERNELS = {}
 GEMM = {"packed_gemm": <size_t>&packed_gemm, "parallel_gemm": <size_t>&parallel_gemm, "amx_gemm": <size_t>&amx_gemm,
-        "implicit_gemm": <size_t>&implicit_gemm, "pack_step_weights": <size_t>&pack_step_weights, "step_gemm": <size_t>&step_gemm, "workspace_floats": PACKED_FLOATS}
+        "implicit_gemm": <size_t>&implicit_gemm, "pack_step_weights": <size_t>&pack_step_weights, "step_gemm": <size_t>&step_gemm,
+        "workspace_floats": PACKED_FLOATS}
