@@ -41,14 +41,16 @@ BASE_FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fas
 SHORT_REMAINDERS, REMAINDERS_OF_8, ONE_VERSION = (["--param=max-completely-peel-times=4"], ["--param=max-completely-peel-times=8"],
                                                   ["-fno-unswitch-loops"])
 FLAGS_OF_MODULES = {"channels_last": ONE_VERSION, "reduce": [*REMAINDERS_OF_8, *ONE_VERSION]}
-# Modules of products whose loops are written out in the sources gain nothing by -O3, and neither do, on processors without AVX2, any others than convolutions
-# (7 % slower): vectorization by -O2 takes 0.6 of 12.4 MB. Networks take as long, 1 % more on such processors. Float32 products of 16 rows were 10 % slower.
-COMPACT_KERNEL_FLAGS, COMPACT_KERNELS = ["-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic"], {"gemm_bfloat16", "gemm_float64", "recurrent"}
+# Modules whose loops are written out in the sources gain nothing by -O3, and neither do most on processors without AVX2: vectorization by -O2 takes 0.6 of
+# 12.4 MB. Networks take as long, 1 % more on such processors. What keeps -O3 there as well would take longer: convolutions by 7 %, ArgMax by 40 %. Float32
+# products of 16 rows would take 10 % longer.
+COMPACT_KERNEL_FLAGS, COMPACT_KERNELS = (["-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic"],
+                                         {"gemm_bfloat16", "gemm_float64", "loss", "recurrent", "sampling"})
 # Modules without loops over elements, for which -O3 lengthens code: those that run in every step, and those that are compiled for size, most of which plan.
 # Plans take as long to make, and so do steps.
 STEP_FLAGS, COMPACT_FLAGS = ["-O2"], ["-Os"]
-COMPACT_MODULES = {"arrays", "bridge", "builtin_kernels", "cpu", "engine", "memory_planner", "program_builder", "program_layout", "program_template",
-                   "symbolic", "values"}
+COMPACT_MODULES = {"arrays", "bridge", "builtin_kernels", "cpu", "engine", "loop", "memory_planner", "optimizer_update", "program_builder", "program_layout",
+                   "program_template", "session_lock", "symbolic", "values"}
 # Wheels have neither symbols, which disassemblies read in a checkout, nor padding between the sections of a file: 1.7 of 12 MB. A part of the padding would
 # make tables read-only after the modules are loaded, but not the addresses of functions, which are bound when they are called first.
 WHEEL_LINK_FLAGS = {"linux": ["-Wl,-s", "-Wl,-z,noseparate-code", "-Wl,-z,norelro", "-Wl,--hash-style=gnu", "-Wl,--build-id=none"], "macosx": ["-Wl,-x"],
@@ -125,7 +127,7 @@ def kernel_flags(isa: str, name: str) -> list[str]:
     """Return the compiler flags of a module of kernels in an instruction set, besides those of the set."""
     if not GCC or target_sets() is not X86_SETS:
         return flags()[0]
-    is_compact = name in COMPACT_KERNELS or isa == "baseline" and name != "channels_last"
+    is_compact = name in COMPACT_KERNELS or isa == "baseline" and name not in ("channels_last", "selection")
     return flags([*FLAGS_OF_MODULES.get(name, SHORT_REMAINDERS), *(COMPACT_KERNEL_FLAGS if is_compact else [])])[0]
 
 
