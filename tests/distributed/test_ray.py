@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 import shlex
 import signal
@@ -15,7 +16,7 @@ import pytest
 
 from ortrain import Trainer, errors
 from ortrain.cli import main
-from ortrain.distributed import OptimizerSharding, Ray
+from ortrain.distributed import Launcher, OptimizerSharding, Ray, SingleProcess
 from ortrain.distributed.ray_worker import INLINE_BYTES
 from ortrain.trainer import Callback
 from tests.distributed.test_parallel_training import HELD_OUT, LABELS, X, trainer_of, weights_of
@@ -172,11 +173,6 @@ def test_workers_start_anew_from_the_last_checkpoint_when_one_was_killed(uninter
     assert_same(found, uninterrupted)
 
 
-def test_workers_start_anew_from_the_beginning_without_a_folder(uninterrupted, tmp_path):
-    with pytest.warns(RuntimeWarning, match="rank 1 of 2 was lost, and"):
-        assert_same(fit(Ray(workers=2), 4, callbacks=[Event("kill", tmp_path)], **HOW), uninterrupted)
-
-
 def test_a_worker_that_is_lost_too_often_ends_the_run_with_its_rank(cluster, tmp_path):
     with pytest.raises(errors.WorkerFailedError, match="rank 1 of 2 was lost, and 0 restarts were allowed"):
         fit(Ray(workers=2, restarts=0), 4, callbacks=[Event("kill", tmp_path)])
@@ -253,6 +249,22 @@ def test_the_example_trains_and_exports(cluster, tmp_path):
 
 
 # ---- without Ray
+
+
+class OneWorkerTwice(Launcher):
+    """Starts one worker in this process, and anew when it has failed, as Ray Train does with a worker that was lost."""
+
+    workers = cpus = 1
+
+    def run(self, work):
+        sent = pickle.dumps(work)
+        with pytest.raises(OSError, match="no space left"):
+            pickle.loads(sent)(SingleProcess(), 0)
+        return pickle.loads(sent)(SingleProcess(), 1)
+
+
+def test_workers_without_a_folder_start_anew_from_the_beginning(tmp_path):
+    assert_same(fit(OneWorkerTwice(), 8, callbacks=[Event("fail", tmp_path, rank=0)], **HOW), fit(None, 8, **HOW))
 
 
 def test_what_is_missing_or_wrong_is_named(monkeypatch):
