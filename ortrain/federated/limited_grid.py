@@ -36,16 +36,18 @@ class LimitedGrid:
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Send messages, and return the replies that have come within the timeout, in seconds for all of them."""
         end = None if timeout is None else time.monotonic() + timeout
-        waiting = iter(messages)
+        waiting, all_sent = iter(messages), False
         out: set[str] = set()
         replies: list[Message] = []
         while True:
-            sent = list(itertools.islice(waiting, self._limit - len(out)))
+            room = self._limit - len(out)
+            sent = list(itertools.islice(waiting, room))
+            all_sent = all_sent or len(sent) < room
             out.update(filter(None, self._grid.push_messages(sent) if sent else ()))
             found = list(self._grid.pull_messages(out)) if out else []
             out.difference_update(reply.metadata.reply_to_message_id for reply in found)
             replies += found
-            if not (sent or out) or end is not None and time.monotonic() >= end:
+            if all_sent and not out or end is not None and time.monotonic() >= end:
                 return replies
             if not found:
                 time.sleep(PAUSE)

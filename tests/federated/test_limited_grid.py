@@ -37,6 +37,16 @@ class PolledGrid(LocalGrid):
         raise AssertionError("expected messages one by one")
 
 
+class SlowGrid(PolledGrid):
+    """Has no reply at the first look, and all at the second one, as if clients answered at the same time."""
+
+    looks = 0
+
+    def pull_messages(self, message_ids):
+        self.looks += 1
+        return [] if self.looks % 2 else [reply for number in list(message_ids) for reply in self.out.pop(number)]
+
+
 def grid(nodes=3, answers=lambda node, reply: reply):
     return PolledGrid(dict.fromkeys(range(nodes), client_app(make_session, part, part)), answers)
 
@@ -49,6 +59,13 @@ def test_rounds_are_the_same_with_few_messages_out(limit):
     for name, array in values(expected.arrays).items():
         np.testing.assert_allclose(values(found.arrays)[name], array, rtol=1e-4, atol=1e-6)
     assert where.most == min(limit, 3) and not where.errors and list(LimitedGrid(where).get_node_ids()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_the_remaining_messages_go_out_when_all_replies_have_come_at_once(limit):
+    where = SlowGrid(grid(nodes=7).apps, lambda node, reply: reply)
+    replies = LimitedGrid(where, limit).send_and_receive([message("train", initial_arrays(make_session()), node) for node in range(7)])
+    assert sorted(reply.metadata.src_node_id for reply in replies) == list(range(7)) and where.most == limit
 
 
 def test_a_guard_sees_the_replies_of_a_limited_grid():
