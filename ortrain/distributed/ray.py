@@ -20,8 +20,8 @@ from ortrain.errors import WorkerFailedError
 from ortrain.packages import require
 from ortrain.runtime.numbers import check_count
 
-SETTINGS = {"RAY_TRAIN_V2_ENABLED": "1", "RAY_CHDIR_TO_TRIAL_DIR": "0", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2"}
-"""Of Ray Train, unless the environment has them: the interface that is used here, workers that stay in the folder of the program, and how often it looks
+SETTINGS = {"RAY_CHDIR_TO_TRIAL_DIR": "0", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2"}
+"""Of Ray Train, unless the environment has them: workers that stay in the folder of their cluster, on one machine that of the program, and how often it looks
 whether workers have ended or were lost, which it does every two seconds otherwise."""
 ONE_MACHINE_SETTINGS = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
 """Of Ray Train in a Ray of this machine alone, which no cloud takes back."""
@@ -43,8 +43,7 @@ class Ray(Launcher):
         self.workers = check_count(workers, "workers", 1)
         self.cpus = check_count(cpus, "cpus", 1)
         self.restarts = check_count(restarts, "restarts")
-        with _environment(SETTINGS):
-            require("ray.train", "ray", "Ray")
+        require("ray.train", "ray", "Ray")
 
     def run(self, work: Callable[[RayWorker, int], Any]) -> Any:
         ray = require("ray", "ray", "Ray")

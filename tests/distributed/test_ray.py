@@ -17,6 +17,7 @@ import pytest
 from ortrain import Trainer, errors
 from ortrain.cli import main
 from ortrain.distributed import Launcher, OptimizerSharding, Ray, SingleProcess
+from ortrain.distributed.ray import _failure
 from ortrain.distributed.ray_worker import INLINE_BYTES
 from ortrain.trainer import Callback
 from tests.distributed.test_parallel_training import HELD_OUT, LABELS, X, trainer_of, weights_of
@@ -126,18 +127,6 @@ def test_four_workers_that_divide_the_optimizer_train_like_one_process_with_the_
     assert_close(fit(Ray(workers=4), 2, metrics=["accuracy"], synchronization=OptimizerSharding()), fit(None, 8, metrics=["accuracy"]))
 
 
-def test_a_second_fit_and_a_resumed_run_go_on_where_the_first_has_ended(uninterrupted, tmp_path):
-    with trainer_of(Ray(workers=2), folder=tmp_path / "run", **HOW) as trainer:
-        trainer.fit(X, LABELS, epochs=1, batch_size=4, validation=HELD_OUT)
-        trainer.fit(X, LABELS, epochs=2, batch_size=4, validation=HELD_OUT)
-        trainer.save()
-    with Trainer.from_artifacts(tmp_path / "run", resume=True, strategy=Ray(workers=2), seed=5, progress=False, **HOW) as trainer:
-        assert trainer.epoch == 2
-        trainer.fit(X, LABELS, epochs=3, batch_size=4, validation=HELD_OUT)
-        assert_same(([record.figures for record in trainer.history], weights_of(trainer)), uninterrupted)
-    with trainer_of(Ray(workers=2), folder=tmp_path / "run") as trainer, pytest.raises(errors.InvalidArgumentError, match="expected a folder without a run"):
-        trainer.fit(X, LABELS)
-
 
 # ---- the command line
 
@@ -178,11 +167,6 @@ def test_a_worker_that_is_lost_too_often_ends_the_run_with_its_rank(cluster, tmp
         fit(Ray(workers=2, restarts=0), 4, callbacks=[Event("kill", tmp_path)])
 
 
-def test_a_worker_that_fails_ends_the_run_with_its_rank(cluster, tmp_path):
-    with pytest.raises(errors.WorkerFailedError, match="rank 1 of 2 failed: OSError: no space left"):
-        fit(Ray(workers=2), 4, callbacks=[Event("fail", tmp_path)])
-
-
 class UnportableError(Exception):
     """Can be pickled, but not be read again."""
 
@@ -201,22 +185,19 @@ def test_a_worker_that_fails_while_others_wait_ends_the_run_even_if_no_other_pro
         Ray(workers=2).run(fail_unportably)
 
 
-def test_an_error_that_all_workers_have_is_raised_as_it_is(cluster):
-    with trainer_of(Ray(workers=2)) as trainer, pytest.raises(errors.LabelRangeError, match="expected labels in 'labels' from 0 to 2"):
-        trainer.fit(X, LABELS + 5)
-
-
 INTERRUPTED = """
 import os, signal, threading, time
 from pathlib import Path
 from ortrain.distributed import Ray
 
+folder = Path.cwd()
+
 def wait(worker, attempt):
-    Path(f"{worker.rank}").touch()
+    (folder / f"{worker.rank}").touch()
     time.sleep(100)
 
 def interrupt():
-    while not (Path("0").exists() and Path("1").exists()):
+    while not ((folder / "0").exists() and (folder / "1").exists()):
         time.sleep(0.1)
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -228,11 +209,10 @@ except KeyboardInterrupt:
 """
 
 
-def test_an_interrupt_ends_the_workers_and_leaves_the_programs_own_handler(tmp_path):
-    pytest.importorskip("ray")
+def test_an_interrupt_ends_the_workers_and_leaves_the_programs_own_handler(cluster, tmp_path):
     (tmp_path / "program.py").write_text(INTERRUPTED, encoding="utf-8")
-    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, env=os.environ | SETTINGS | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-                          check=False, timeout=100)
+    settings = SETTINGS | {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": cluster.get_runtime_context().gcs_address}
+    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, env=os.environ | settings, capture_output=True, text=True, check=False, timeout=100)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "interrupted True"), done.stderr
 
 
@@ -251,20 +231,51 @@ def test_the_example_trains_and_exports(cluster, tmp_path):
 # ---- without Ray
 
 
-class OneWorkerTwice(Launcher):
-    """Starts one worker in this process, and anew when it has failed, as Ray Train does with a worker that was lost."""
+class OneWorker(Launcher):
+    """Starts one worker in this process, with what it was sent, and with `restarts` anew when it has failed, as Ray Train does with one that was lost."""
 
     workers = cpus = 1
 
+    def __init__(self, restarts=0):
+        self.restarts = restarts
+
     def run(self, work):
         sent = pickle.dumps(work)
-        with pytest.raises(OSError, match="no space left"):
-            pickle.loads(sent)(SingleProcess(), 0)
-        return pickle.loads(sent)(SingleProcess(), 1)
+        for attempt in range(self.restarts):
+            with pytest.raises(OSError, match="no space left"):
+                pickle.loads(sent)(SingleProcess(), attempt)
+        return pickle.loads(sent)(SingleProcess(), self.restarts)
 
 
-def test_workers_without_a_folder_start_anew_from_the_beginning(tmp_path):
-    assert_same(fit(OneWorkerTwice(), 8, callbacks=[Event("fail", tmp_path, rank=0)], **HOW), fit(None, 8, **HOW))
+@pytest.fixture(scope="module")
+def alone():
+    """What one process reaches without a launcher."""
+    return fit(None, 8, **HOW)
+
+
+def test_a_second_fit_and_a_resumed_run_go_on_where_the_first_has_ended(alone, tmp_path):
+    with trainer_of(OneWorker(), folder=tmp_path / "run", **HOW) as trainer:
+        trainer.fit(X, LABELS, epochs=1, batch_size=8, validation=HELD_OUT)
+        trainer.fit(X, LABELS, epochs=2, batch_size=8, validation=HELD_OUT)
+        trainer.save()
+    with Trainer.from_artifacts(tmp_path / "run", resume=True, strategy=OneWorker(), seed=5, progress=False, **HOW) as trainer:
+        assert trainer.epoch == 2
+        trainer.fit(X, LABELS, epochs=3, batch_size=8, validation=HELD_OUT)
+        assert_same(([record.figures for record in trainer.history], weights_of(trainer)), alone)
+    with trainer_of(OneWorker(), folder=tmp_path / "run") as trainer, pytest.raises(errors.InvalidArgumentError, match="expected a folder without a run"):
+        trainer.fit(X, LABELS)
+
+
+def test_workers_without_a_folder_start_anew_from_the_beginning(alone, tmp_path):
+    assert_same(fit(OneWorker(restarts=1), 8, callbacks=[Event("fail", tmp_path, rank=0)], **HOW), alone)
+
+
+def test_the_error_of_a_run_is_the_one_that_all_workers_have_or_names_the_rank():
+    first, second, told = OSError("no space left"), OSError("no such file"), errors.WorkerFailedError("rank 1 of 2 failed: OSError: no such file")
+    assert _failure({0: first, 1: second}, 2) is first
+    assert _failure({0: told, 1: second}, 2) is told
+    failure = _failure({1: second}, 2)
+    assert (type(failure), str(failure), failure.__cause__) == (type(told), str(told), second)
 
 
 def test_what_is_missing_or_wrong_is_named(monkeypatch):
