@@ -46,11 +46,16 @@ print(json.dumps(figures | {{"train_mb": memory("VmHWM")}}))
 """
 
 
+def variables() -> dict[str, str]:
+    """Return the environment without PYTHONPATH, through which pip and the new interpreter would find the ortrain that measures."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def install(folder: Path, python: str, wheel: Path) -> Path:
     """Return the interpreter of a new environment with a wheel and what it needs."""
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     inner = folder / "bin" / "python"
-    subprocess.run([str(inner), "-m", "pip", "install", "--quiet", str(wheel)], check=True)
+    subprocess.run([str(inner), "-m", "pip", "install", "--quiet", str(wheel)], check=True, env=variables())
     return inner
 
 
@@ -67,9 +72,8 @@ def sizes(folder: Path) -> dict[str, tuple[float, float]]:
 
 def measure(inner: Path, folder: Path) -> dict[str, float]:
     """Return the medians of what processes of an environment print that train in `folder`."""
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    answers = [json.loads(subprocess.run([str(inner), "-c", TRAIN, str(folder)], cwd=folder, env=variables, check=True, capture_output=True, text=True).stdout)
-               for _ in range(RUNS)]
+    command = [str(inner), "-c", TRAIN, str(folder)]
+    answers = [json.loads(subprocess.run(command, cwd=folder, env=variables(), check=True, capture_output=True, text=True).stdout) for _ in range(RUNS)]
     return {name: statistics.median(answer[name] for answer in answers) for name in answers[0]}
 
 
