@@ -39,7 +39,8 @@ KERNEL_MODULES = {
         "matmul", "gemm", "dequantized_gemm",
     ),
     "loss": (
-        "softmax_cross_entropy_loss", "softmax_cross_entropy_loss_grad", "loss_and_gradient", "softmax_focal_loss", "softmax_focal_loss_grad",
+        "softmax_cross_entropy_loss", "softmax_cross_entropy_loss_grad", "loss_and_gradient", "linear_cross_entropy", "softmax_focal_loss",
+        "softmax_focal_loss_grad",
     ),
     "norm": (
         "batch_norm", "batch_norm_train", "batch_norm_grad", "layer_norm", "layer_norm_grad", "group_norm", "group_norm_grad", "rms_norm", "rms_norm_grad",

@@ -1,10 +1,13 @@
-"""Softmax cross entropy over class scores, its gradient, and both in one operator; the focal loss with class weights, label smoothing and sample weights."""
+"""Softmax cross entropy over class scores, its gradient, and both in one operator, also of a linear layer's scores; the focal loss with class weights, label
+smoothing and sample weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
+from ortrain.dtypes import itemsize
 from ortrain.ir import Shape, TensorType
 from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.registry.record import (
@@ -116,6 +119,36 @@ def loss_and_gradient(c: InferenceContext) -> list[TensorType]:
     if reduction_of(c) == REDUCTIONS["none"]:
         raise c.error("expected a loss that is reduced")
     return [softmax_cross_entropy_loss(c)[0], c.type(0)]
+
+
+# ---- the loss of a linear layer's scores
+
+
+def lower_linear_cross_entropy(c: LoweringContext) -> KernelCall:
+    """Pack (n, classes, 1, reduction, ignored label, k, transB, transposed dw, rows of a chunk); floats: dloss."""
+    *rows, k = c.dims(0)
+    classes, chunk = c.dims(1)[1 - int(c.attribute("transB", 0))], int(c.attribute("chunk_rows"))
+    ignored = int(c.attribute("ignore_index", DEFAULT_IGNORE_INDEX))
+    ints = (prod(rows), classes, 1, reduction_of(c), ignored, k, int(c.attribute("transB", 0)), int(c.attribute("transposed_dw", 0)), chunk)
+    call = KernelCall("linear_cross_entropy", ints, (float(c.attribute("dloss")),), guards=(Guard(2, 0, classes, ignored, is_label=True),), in_place={1: 0})
+    return replace(call, scratch=chunk * classes * itemsize(c.dtype(0)) + partial_sums(call))
+
+
+@operator("LinearCrossEntropy", domain=ORTRAIN, lower=lower_linear_cross_entropy, differentiable=False, required_outputs=1, takes_bfloat16=True)
+def linear_cross_entropy(c: InferenceContext) -> list[TensorType]:
+    """loss, dx, dw, db: SoftmaxCrossEntropyLoss of the scores x op(w) + b, reduced to a scalar, and its gradients for the constant `dloss`, of (x [.., k], w,
+    labels, b, class weights), in chunks of `chunk_rows` rows; dw is transposed if `transposed_dw` is set. Created by plans only"""
+    x, w, labels = (c.shape(index) for index in range(3))
+    k, classes = w[::-1] if c.attribute("transB", 0) else w
+    if len(x) < 2 or x[-1:] != (k,) or c.has(3) and c.shape(3) != (classes,) or c.has(4) and c.shape(4) != (classes,):
+        shapes = [list(c.shape(index)) for index in (0, 1, 3, 4) if c.has(index)]
+        raise c.error(f"expected x [.., k], weights [k, c], a bias and class weights [c], got {shapes}")
+    check_shape(c, "labels", labels, (prod(x[:-1]),))
+    chunk = int(c.attribute("chunk_rows"))
+    if reduction_of(c) == REDUCTIONS["none"] or chunk < LOSS_ROWS or chunk % LOSS_ROWS:
+        raise c.error(f"expected a loss that is reduced, and chunks of a multiple of {LOSS_ROWS} rows, got {c.attribute('reduction')!r} and {chunk}")
+    dw = (classes, k) if c.attribute("transposed_dw", 0) else (k, classes)
+    return [TensorType(c.dtype(0), shape) for shape in ((), x, dw, (classes,))]
 
 
 # ---- focal loss, and cross entropy with label smoothing or sample weights

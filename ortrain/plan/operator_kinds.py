@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ortrain.ir import Node
-from ortrain.ops.registry.record import DOMAINS, canonical_domain
+from ortrain.ops.registry.record import DOMAINS, ORTRAIN, canonical_domain
 
 CONVOLUTIONS = frozenset({"Conv", "ConvGrad", "ConvInputGrad"})
 COPIES = frozenset({"Transpose", "Split", "Slice", "Gather"})
 """Operators that move elements, and whose result can be a view that a product reads."""
+LOSSES = {"SoftmaxCrossEntropyLoss": "", "LossAndGradient": ORTRAIN}
+"""Softmax cross entropy without and with its gradient, and the domains of the operators."""
 
 
 def has_any(op_types: Collection[str], nodes: Iterable[Node]) -> bool:

@@ -13,7 +13,7 @@ from ortrain.plan.epilogue_fusion.dense import fuse_dense
 from ortrain.plan.epilogue_fusion.optimizer_update import fuse_updates
 from ortrain.plan.epilogue_fusion.products import PRODUCTS, fuse_products
 from ortrain.plan.joined_gradients import join_gradients
-from ortrain.plan.operator_kinds import CONVOLUTIONS, COPIES, has_any
+from ortrain.plan.operator_kinds import CONVOLUTIONS, COPIES, LOSSES, has_any
 from ortrain.plan.simplification import simplify
 
 
@@ -37,6 +37,10 @@ def rewrite(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]
         from ortrain.plan.epilogue_fusion.stored_weights import read_stored_weights
 
         found = read_stored_weights(found, builder.inference, kept)
+    if has_any(LOSSES, found):
+        from ortrain.plan.epilogue_fusion.linear_cross_entropy import fuse_linear_cross_entropy
+
+        found = fuse_linear_cross_entropy(found, builder.inference, kept)
     if has_any(("Transpose",), found):
         from ortrain.plan.transposes import merge_transposes
 

@@ -100,6 +100,13 @@ def gemm_update(attributes: Mapping[str, Any], inputs: Types, outputs: Types) ->
     return matmul(attributes, inputs, [inputs[2]]) + UPDATES[attributes["update"]].operations * prod(sizes(inputs, 2))
 
 
+def linear_cross_entropy(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
+    """Count the product of x and w and as many as there are gradients of the two, and 6 operations per score."""
+    rows, weights = prod(sizes(inputs, 0)[:-1]), sizes(inputs, 1)
+    gradients = sum(kind is not None for kind in outputs[1:3])
+    return rows * (2 * (1 + gradients) * prod(weights) + 6 * weights[0 if attributes.get("transB", 0) else 1])
+
+
 FIRST_INPUT = -1
 """Input 0 as the `of` of per_element."""
 KERNEL_COSTS = {"squared_norm": 2, "scale_in_place": 1, "clip_in_place": 2, "gradient_noise": 40, "moving_average": 3,
@@ -130,6 +137,7 @@ COSTS: dict[str, Cost] = {
     "BatchNormalizationGrad": per_element(11, FIRST_INPUT), "ChannelsLastBatchNormalization": per_element(7),
     "ChannelsLastBatchNormalizationRecompute": per_element(2), "ChannelsLastBatchNormalizationGrad": per_element(11, FIRST_INPUT),
     "SoftmaxCrossEntropyLoss": per_element(4, FIRST_INPUT), "SoftmaxCrossEntropyLossGrad": per_element(3),
+    "LinearCrossEntropy": linear_cross_entropy,
     "LossAndGradient": per_element(6, FIRST_INPUT), "SoftmaxFocalLoss": per_element(5, FIRST_INPUT), "SoftmaxFocalLossGrad": per_element(5),
     "CTCLoss": ctc_loss,
 }

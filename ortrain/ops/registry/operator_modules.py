@@ -104,8 +104,8 @@ OPERATOR_MODULES = {
         "Loop", "Scan",
     ),
     "loss": (
-        "SoftmaxCrossEntropyLoss", "com.microsoft::SoftmaxCrossEntropyLossGrad", "ortrain::LossAndGradient", "ortrain::SoftmaxFocalLoss",
-        "ortrain::SoftmaxFocalLossGrad",
+        "SoftmaxCrossEntropyLoss", "com.microsoft::SoftmaxCrossEntropyLossGrad", "ortrain::LinearCrossEntropy", "ortrain::LossAndGradient",
+        "ortrain::SoftmaxFocalLoss", "ortrain::SoftmaxFocalLossGrad",
     ),
     "norm": (
         "BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN", "LayerNormalization", "LpNormalization", "RMSNormalization",

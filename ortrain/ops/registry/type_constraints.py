@@ -34,6 +34,7 @@ INPUT_TYPES: dict[tuple[str, str], InputTypes] = {
     (MICROSOFT, "SplitTraining"): INDEX_SECOND, (MICROSOFT, "SoftmaxCrossEntropyLossGrad"): {2: INDEX},
     (ORTRAIN, "DequantizedDense"): {1: frozenset({"int8", "float16", "bfloat16"})},
     (ORTRAIN, "ChannelsLastMaxPoolGrad"): INDEX_SECOND, (ORTRAIN, "LossAndGradient"): INDEX_SECOND, (ORTRAIN, "RoiAlignGrad"): {3: INDEX},
+    (ORTRAIN, "LinearCrossEntropy"): {2: INDEX},
     (ORTRAIN, "ScatterElementsProductGrad"): {2: INDEX}, (ORTRAIN, "ScatterNDProductGrad"): {2: INDEX},
     **{(domain, name): {index: INDEX} for domain in (MICROSOFT, ORTRAIN)
        for name, index in (("LSTMTraining", 4), ("GRUTraining", 4), ("LSTMGrad", 3), ("GRUGrad", 4))},

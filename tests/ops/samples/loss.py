@@ -34,7 +34,7 @@ def cross_entropy_gradient(reduction="mean", ignored=-1):
         safe = np.where(keep, labels, 0)
         w = (np.ones(logs.shape[1]) if weight is None else weight)[safe] * keep
         onehot = np.moveaxis(np.eye(logs.shape[1])[safe], -1, 1)
-        scale = {"none": dy, "sum": dy, "mean": dy / w.sum()}[reduction]
+        scale = {"none": dy, "sum": dy, "mean": dy / w.sum() if w.sum() else 0.0}[reduction]
         return (np.exp(logs) - onehot) * (w * scale)[:, None]
 
     return oracle
@@ -55,6 +55,23 @@ def loss_and_gradient(inputs, reduction="mean", **attributes):
 
     return Sample("LossAndGradient", inputs, oracle, {"reduction": reduction, "dloss": 0.5, **attributes}, "ortrain", outputs=2, gradient=False,
                   label=f"{reduction}-{len(inputs)}-{inputs[0].shape}")
+
+
+def linear_cross_entropy(inputs, reduction="mean", outputs=4, **attributes):
+    """Return a sample of a linear layer with its loss and gradients; chunks of 64 rows."""
+    ignored, transposed, transposed_dw = (attributes.get(name, default) for name, default in (("ignore_index", -1), ("transB", 0), ("transposed_dw", 0)))
+
+    def oracle(x, w, labels, bias=None, weight=None):
+        rows, op_w = x.reshape(-1, x.shape[-1]), w.T if transposed else w
+        scores = rows @ op_w + (0 if bias is None else bias)
+        loss, logs = cross_entropy(reduction, ignored)(scores, labels, weight)
+        dscores = cross_entropy_gradient(reduction, ignored)(0.5, logs, labels, weight)
+        dw = rows.T @ dscores
+        return (loss, (dscores @ op_w.T).reshape(x.shape), dw.T if transposed_dw else dw, dscores.sum(0))[:outputs]
+
+    return Sample("LinearCrossEntropy", inputs, oracle if outputs > 1 else lambda *a: oracle(*a)[0],
+                  {"reduction": reduction, "dloss": 0.5, "chunk_rows": 64, **attributes}, "ortrain", outputs=outputs, gradient=False,
+                  label=f"{reduction}-{len(inputs)}-{inputs[0].shape}-{transposed}{transposed_dw}-{outputs}")
 
 
 def softmax_focal(x, labels, weight=None, samples=None, *, gamma=0.0, label_smoothing=0.0, ignore_index=-1, reduction="mean", weighted_mean=1):
@@ -104,6 +121,8 @@ SAMPLE_WEIGHT = np.array([0.5, 2.0, 0.0, 1.0, 3.0, 0.25])
 SHIFT = np.log(np.exp(SCORES).sum(1))
 ONE, WIDE, LONG = np.array(1.5), rng.standard_normal((70, 50)) * 4, rng.standard_normal((70, 100)) * 4      # rows in panels and alone
 WIDE_LABELS, WIDE_WEIGHT = rng.integers(0, 50, 70), rng.uniform(0.5, 2, 50)
+FEATURES, CLASSIFIER = rng.standard_normal((3, 50, 6)), rng.standard_normal((6, 40))                     # two chunks of rows and a part of one
+CLASSIFIED, CLASSIFIER_BIAS, CLASSIFIER_WEIGHT = rng.integers(0, 40, 150), rng.standard_normal(40), rng.uniform(0.5, 2, 40)
 SAMPLES = [
     *[Sample("SoftmaxCrossEntropyLoss", [SCORES, LABELS], lambda *a, r=r: cross_entropy(r)(*a)[0], {"reduction": r}, label=f"one-output-{r}")
       for r in ("mean", "sum", "none")],
@@ -128,6 +147,13 @@ SAMPLES = [
     loss_and_gradient([LONG, WIDE_LABELS], ignore_index=7),
     Sample("LossAndGradient", [SCORES, np.full(6, -1)], lambda x, t: (np.zeros(()), np.zeros_like(x)), {"dloss": 1.0}, "ortrain", outputs=2, gradient=False,
            label="all-ignored"),
+    linear_cross_entropy([FEATURES, CLASSIFIER, CLASSIFIED]),
+    linear_cross_entropy([FEATURES, CLASSIFIER.T, CLASSIFIED.astype(np.int32), CLASSIFIER_BIAS], "sum", transB=1, transposed_dw=1, ignore_index=3),
+    linear_cross_entropy([FEATURES[0], CLASSIFIER, CLASSIFIED[:50], None, CLASSIFIER_WEIGHT], transposed_dw=1, ignore_index=39),
+    linear_cross_entropy([FEATURES, CLASSIFIER.T, CLASSIFIED, CLASSIFIER_BIAS, CLASSIFIER_WEIGHT], transB=1),
+    linear_cross_entropy([FEATURES, CLASSIFIER, CLASSIFIED, CLASSIFIER_BIAS], outputs=1),
+    linear_cross_entropy([FEATURES, CLASSIFIER, np.full(150, -1), CLASSIFIER_BIAS], outputs=2),
+    linear_cross_entropy([np.zeros((0, 6)), CLASSIFIER, np.zeros(0, np.int64), CLASSIFIER_BIAS]),
     focal([SCORES, LABELS]),
     focal([SCORES, LABELS], outputs=2, label_smoothing=0.1),
     *[focal([SCORES, LABELS, WEIGHT, SAMPLE_WEIGHT], label_smoothing=0.2, reduction=r, ignore_index=2) for r in ("mean", "sum", "none")],
@@ -154,4 +180,8 @@ REFUSALS = [
     Refusal("SoftmaxCrossEntropyLoss", [SCORES, LABELS.astype(np.float64)]),
     Refusal("SoftmaxCrossEntropyLoss", [SCORES, LABELS], {"reduction": "avg"}),
     Refusal("LossAndGradient", [SCORES, LABELS], {"reduction": "none", "dloss": 1.0}, "ortrain"),
+    *[Refusal("LinearCrossEntropy", inputs, {"dloss": 1.0, "chunk_rows": 64} | attributes, "ortrain") for inputs, attributes in (
+        ([FEATURES, CLASSIFIER, CLASSIFIED], {"reduction": "none"}), ([FEATURES, CLASSIFIER, CLASSIFIED], {"chunk_rows": 96}),
+        ([FEATURES, CLASSIFIER.T, CLASSIFIED], {}), ([FEATURES, CLASSIFIER, CLASSIFIED[1:]], {}), ([FEATURES, CLASSIFIER, CLASSIFIED, CLASSIFIER_BIAS[1:]], {}),
+        ([FEATURES, CLASSIFIER, CLASSIFIED, None, CLASSIFIER_WEIGHT[1:]], {}))],
 ]

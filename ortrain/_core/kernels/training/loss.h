@@ -10,6 +10,7 @@
 
 enum {
     LOSS_ROWS = 64,              /* rows of a work item, equal to the constant in ops/loss.py */
+    BIAS_COLUMNS = 512,          /* of a work item of the gradient of a bias */
     LOSS_LANES = 16,             /* partial sums of a row, and positions that are computed at once */
     /* Rows of at most so many classes are transposed to panels: 65 classes take 0.86 ns an element, 2.07 one row at a time. The gradient has no sums: 10
        classes take 1.5 ns and 4.9, 32 the same. */
@@ -35,8 +36,12 @@ static inline int64_t counted_labels(const Tensor *labels, int64_t n, int64_t ig
 #define LOSS_EXP_NONPOSITIVE(x) _Generic((x), float: ot_expf_of_negative, double: exp)(x)        /* for logits minus their maximum */
 #define LOSS_LOG(x) _Generic((x), float: ot_logf, double: log)(x)
 
+#define LOSS_GEMM(engine, ...) _Generic((REAL)0, float: (engine)->gemm_float32, double: (engine)->gemm_float64)(engine, __VA_ARGS__)
+
 #define TEMPLATE "training/loss_by_type.h"
 #include "common/float_types.h"
+#define TEMPLATE "training/linear_cross_entropy.h"
+#include "common/float_types.h"
 
-BY_TYPE(softmax_cross_entropy_loss) BY_TYPE(loss_and_gradient) BY_TYPE(softmax_cross_entropy_loss_grad)
+BY_TYPE(softmax_cross_entropy_loss) BY_TYPE(loss_and_gradient) BY_TYPE(softmax_cross_entropy_loss_grad) BY_TYPE(linear_cross_entropy)
 #endif
