@@ -7,13 +7,14 @@ match with its replacement. Only the executed graph changes, never model files."
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from itertools import chain
 
-from ortrain.fusion import attention, gelu, layer_norm, silu, upstream_gather
+from ortrain.fusion import attention, gelu, layer_norm, packed_attention, silu, upstream_gather
 from ortrain.fusion.graph_view import GraphView
 from ortrain.ir import Graph, Node
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN
 
-RULES = (attention.find, gelu.find, layer_norm.find, silu.find)
+RULES = (gelu.find, layer_norm.find, silu.find)
 OPSETS = {MICROSOFT: 1, ORTRAIN: 1}
 """Opset imports that models with fused nodes need."""
 
@@ -23,8 +24,10 @@ def fuse(graph: Graph, trained: Collection[str] = ()) -> int:
     be computed.
 
     All outputs of the graph keep their names."""
-    count = _replace(graph, ((node, [fused]) for rule in RULES for node, fused in rule(GraphView(graph, trained))))
-    return count + _replace(graph, upstream_gather.find(GraphView(graph, trained)))
+    matches = ((node, [fused]) for rule in RULES for node, fused in rule(GraphView(graph, trained)))
+    count = _replace(graph, chain(attention.find(GraphView(graph, trained)), matches))
+    count += _replace(graph, upstream_gather.find(GraphView(graph, trained)))
+    return count + _replace(graph, packed_attention.find(GraphView(graph, trained)))
 
 
 def _replace(graph: Graph, matches: Iterable[tuple[Node, list[Node]]]) -> int:

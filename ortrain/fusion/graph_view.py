@@ -35,6 +35,11 @@ class GraphView:
         is_match = node is not None and node.op_type in op_types and canonical_domain(node.domain) == "" and node.outputs[0] == value
         return node if is_match else None
 
+    def producer_of_output(self, value: str, op_type: str) -> Node | None:
+        """Return the node of which a value is any output, if it is of this ONNX operator; else None."""
+        node = self._producers.get(value)
+        return node if node is not None and node.op_type == op_type and canonical_domain(node.domain) == "" else None
+
     def sole_consumer(self, value: str, *op_types: str) -> Node | None:
         """Return the only node that reads a value if it is one of these ONNX operators; else None.
 

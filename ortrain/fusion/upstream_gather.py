@@ -147,7 +147,9 @@ def _attention_axes(view: GraphView, node: Node, axis: int) -> GatheredAxes | No
     """Return the axes of the queries and of their rows in the mask [.., rows, keys]; keys and values keep all rows."""
     if axis != 1:
         return None
-    queries, mask = view.shape(node.inputs[0]), view.shape(node.inputs[3]) if len(node.inputs) > 3 else ()
+    if len(node.inputs) < 4:
+        return {0: 1}
+    queries, mask = view.shape(node.inputs[0]), view.shape(node.inputs[3])
     if queries is None or mask is None:
         return None
     if len(mask) < 2 or mask[-2] == 1:

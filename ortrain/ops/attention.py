@@ -24,27 +24,36 @@ MASKED_OUT = -1e8
 """Mask values at or below this hide a score: added to a score of realistic size, they make its exponential exactly 0 in float32 and float64."""
 
 
-def lower_attention(c: LoweringContext, q: int, mask: int, buffers: int, by_head: bool) -> KernelCall:
+def lower_attention(c: LoweringContext, q: int, mask: int, by_head: bool, packed: bool = False) -> KernelCall:
     """Pack the attributes that kernels/attention/attention.h documents.
 
-    q, mask: the indices of the inputs q and mask. buffers: blocks of scores that a lane needs. by_head: one work item per head (the backward pass)
-    instead of one per block of query rows."""
-    (n, rows, heads, size), (_, keys, _, _), (_, _, _, width) = (c.dims(q + i) for i in range(3))
+    q, mask: the indices of the inputs q and mask. by_head: one work item per head (the backward pass, which has two blocks of scores) instead of one per block
+    of query rows. packed: input q has q, k and v."""
+    if packed:
+        n, rows, _, heads, size = c.dims(q)
+        keys, width = rows, size
+    else:
+        (n, rows, heads, size), (_, keys, _, _), (_, _, _, width) = (c.dims(q + i) for i in range(3))
     causal = c.has(mask) and rows == keys and is_causal_mask(c.value(mask), rows)
     mask_strides = broadcast_strides(c.dims(mask), (n, heads, rows, keys)) if c.has(mask) else [0] * 4
     block = symbolic_min(rows, CAUSAL_QUERY_BLOCK if causal else QUERY_BLOCK)
     units = n * heads * (1 if by_head else -(-rows // max(block, 1)))
     lanes = symbolic_max(1, symbolic_min(MAX_LANES, units))
-    scratch = lanes * buffers * block * keys * numpy_dtype(c.dtype(0)).itemsize
+    elements = lanes * block * keys * (2 if by_head else 1)
+    if packed and by_head:
+        elements += lanes * keys * size                  # dk of a head, until dq has been computed from k
     kernel = "attention_grad" if by_head else "attention"
-    ints = (n, heads, rows, keys, size, width, int(causal), block, lanes, *mask_strides)
-    return KernelCall(kernel, ints, (float(c.attribute("scale", 1.0)),), scratch=scratch, in_place=_in_place(c, rows, block) if by_head else {})
+    ints = (n, heads, rows, keys, size, width, int(causal), block, lanes, *mask_strides, int(packed))
+    return KernelCall(kernel, ints, (float(c.attribute("scale", 1.0)),), scratch=elements * numpy_dtype(c.dtype(0)).itemsize,
+                      in_place=_in_place(c, rows, block, packed) if by_head else {})
 
 
-def _in_place(c: LoweringContext, rows: int, block: int) -> dict[int, int]:
+def _in_place(c: LoweringContext, rows: int, block: int, packed: bool) -> dict[int, int]:
     """Return what gradients may overwrite: dq the block of q that it was computed with last, and where one block has all rows, dv the values and dk the result,
-    which are read before."""
+    which are read before. Packed gradients overwrite packed operands where one block has all rows."""
     if not surely_equal(rows, block):
+        return {} if packed else {0: 1}
+    if packed:
         return {0: 1}
     return {0: 1, 2: 3} | ({1: 5} if all(map(surely_equal, c.dims(2), c.dims(5))) else {})
 
@@ -79,7 +88,7 @@ def check_operands(c: InferenceContext, first: int) -> tuple[Shape, Shape, Shape
     return q, k, v
 
 
-@operator("Attention", domain=ORTRAIN, lower=lambda c: lower_attention(c, 0, 3, 1, False), gradient=attention_gradient, stop_gradient=(3,), required_outputs=1,
+@operator("Attention", domain=ORTRAIN, lower=lambda c: lower_attention(c, 0, 3, False), gradient=attention_gradient, stop_gradient=(3,), required_outputs=1,
           takes_bfloat16=True, takes_rounded=(0, 1, 2))
 def attention(c: InferenceContext) -> list[TensorType]:
     """y = softmax(scale q kᵀ + mask) v per batch element and head, and the log-sum-exp of the scores; q [n, rows, heads, size], k and v [n, keys, heads, …]"""
@@ -87,11 +96,45 @@ def attention(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), (*q[:3], v[3])), TensorType(c.dtype(0), (q[0], q[2], q[1]))]
 
 
-@operator("AttentionGrad", domain=ORTRAIN, lower=lambda c: lower_attention(c, 1, 4, 2, True), differentiable=False, required_outputs=3, takes_bfloat16=True,
-          takes_rounded=(1, 2, 3, 5))
+@operator("AttentionGrad", domain=ORTRAIN, lower=lambda c: lower_attention(c, 1, 4, True), differentiable=False, required_outputs=3,
+          takes_bfloat16=True, takes_rounded=(1, 2, 3, 5))
 def attention_grad(c: InferenceContext) -> list[TensorType]:
     """(dq, dk, dv) of (dY, q, k, v, mask, y, log-sum-exp of the scores)"""
     q, k, v = check_operands(c, 1)
     check_inputs(c, (*q[:3], v[3]), 0, 5)
     check_inputs(c, (q[0], q[2], q[1]), 6)
     return [TensorType(c.dtype(0), shape) for shape in (q, k, v)]
+
+
+def packed_attention_gradient(g: GradientBuilder) -> Sequence[str | None]:
+    mask = g.inputs[1] if g.has(1) else ""
+    dqkv = g.op("PackedAttentionGrad", g.dy, g.inputs[0], mask, g.outputs[0], g.output(1), domain=ORTRAIN, scale=float(g.attribute("scale", 1.0)))
+    return [dqkv, *([None] if g.has(1) else [])]
+
+
+def check_packed(c: InferenceContext, first: int) -> Shape:
+    """Return the shape of input `first`, which has q, k and v. Raises if that is none, or if the mask after it does not fit."""
+    shape = c.shape(first)
+    if len(shape) != 5 or shape[2] != 3:
+        raise c.error(f"expected queries, keys and values [n, rows, 3, heads, size], got {list(shape)}")
+    if c.has(first + 1):
+        check_broadcasts(c, first + 1, (shape[0], shape[3], shape[1], shape[1]))
+    return shape
+
+
+@operator("PackedAttention", domain=ORTRAIN, lower=lambda c: lower_attention(c, 0, 1, False, packed=True), gradient=packed_attention_gradient,
+          stop_gradient=(1,), required_outputs=1, takes_bfloat16=True, takes_rounded=(0,))
+def packed_attention(c: InferenceContext) -> list[TensorType]:
+    """y and log-sum-exp as Attention of q, k and v, which are one input [n, rows, 3, heads, size]"""
+    n, rows, _, heads, size = check_packed(c, 0)
+    return [TensorType(c.dtype(0), (n, rows, heads, size)), TensorType(c.dtype(0), (n, heads, rows))]
+
+
+@operator("PackedAttentionGrad", domain=ORTRAIN, lower=lambda c: lower_attention(c, 1, 2, True, packed=True), differentiable=False, required_outputs=1,
+          takes_bfloat16=True, takes_rounded=(1, 3))
+def packed_attention_grad(c: InferenceContext) -> list[TensorType]:
+    """dqkv of (dY, qkv, mask, y, log-sum-exp of the scores)"""
+    n, rows, _, heads, size = shape = check_packed(c, 1)
+    check_inputs(c, (n, rows, heads, size), 0, 3)
+    check_inputs(c, (n, heads, rows), 4)
+    return [TensorType(c.dtype(0), shape)]

@@ -79,6 +79,16 @@ def attention(first: int, matmuls: int) -> Cost:
     return cost
 
 
+def packed_attention(qkv: int, matmuls: int) -> Cost:
+    """Count as attention() does, with q, k and v in input `qkv` [n, rows, 3, heads, size]."""
+
+    def cost(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
+        n, rows, _, heads, size = sizes(inputs, qkv)
+        return matmuls * n * heads * rows * rows * 2 * size
+
+    return cost
+
+
 def per_element(count: int, of: int = 0) -> Cost:
     """Count `count` operations per element of output `of`, or of an input for a negative `of`: -1 is input 0, -2 input 1, ..."""
 
@@ -118,7 +128,7 @@ COSTS: dict[str, Cost] = {
     "Conv": convolution, "ConvTranspose": transposed_convolution, "ConvGrad": convolution_gradient,
     "ChannelsLastConv": convolution, "ChannelsLastConvGrad": convolution_gradient,
     "ConvInputGrad": convolution_gradient, "ChannelsLastConvInputGrad": convolution_gradient,
-    "Attention": attention(0, 2), "AttentionGrad": attention(1, 5),
+    "Attention": attention(0, 2), "AttentionGrad": attention(1, 5), "PackedAttention": packed_attention(0, 2), "PackedAttentionGrad": packed_attention(1, 5),
     **{f"{name}Training": recurrence(1) for name in ("LSTM", "GRU")},
     **{name: recurrence(1) for name in ("LSTM", "GRU", "RNN")},
     **{f"{name}Grad": recurrence(2) for name in ("LSTM", "GRU", "RNN")},

@@ -10,7 +10,7 @@ OPERATOR_MODULES = {
         "ortrain::PReluSlopeGrad", "ortrain::SeluGrad", "ortrain::ShrinkGrad", "ortrain::SoftplusGrad", "ortrain::SoftsignGrad", "ortrain::ThresholdedReluGrad",
     ),
     "attention": (
-        "ortrain::Attention", "ortrain::AttentionGrad",
+        "ortrain::Attention", "ortrain::AttentionGrad", "ortrain::PackedAttention", "ortrain::PackedAttentionGrad",
     ),
     "channels_last": (
         "ortrain::ChannelsLastAveragePool", "ortrain::ChannelsLastAveragePoolGrad", "ortrain::ChannelsLastBatchNormalization",

@@ -277,13 +277,18 @@ def resize(v: NodeView) -> BatchAxis:
     return where
 
 
-def attention(v: NodeView) -> BatchAxis:
-    """Queries, keys and values along axis 0; a mask for each sample or for all."""
-    if any(v.batched(index).axis for index in (0, 1, 2)) or v.has(3) and v.axes[3] is not None and v.axes[3].at(v.axes[3].axis + 4 - v.rank(3)) != v.axes[0]:
-        raise NotSeparable("the samples of its inputs lie along different axes")
-    if v.has(3) and v.axes[3] is None:
-        v.broadcast(3, v.batched(0), 4)
-    return v.batched(0)
+def attention(mask: int) -> Rule:
+    """Queries, keys and values along axis 0, in the inputs before input `mask`; a mask for each sample or for all."""
+
+    def rule(v: NodeView) -> BatchAxis:
+        of_mask = v.axes[mask] if v.has(mask) else None
+        if any(v.batched(index).axis for index in range(mask)) or of_mask is not None and of_mask.at(of_mask.axis + 4 - v.rank(mask)) != v.axes[0]:
+            raise NotSeparable("the samples of its inputs lie along different axes")
+        if v.has(mask) and of_mask is None:
+            v.broadcast(mask, v.batched(0), 4)
+        return v.batched(0)
+
+    return rule
 
 
 def same_for_all(v: NodeView) -> None:
@@ -309,8 +314,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "LpNormalization"): along_axis(-1), ("", "TopK"): along_axis(-1), ("", "MatMul"): matmul, ("", "Gemm"): gemm,
     ("", "Einsum"): einsum, ("", "Concat"): concat, ("", "Split"): split, ("", "Slice"): slice_, ("", "Pad"): pad, ("", "Transpose"): transpose,
     ("", "Gather"): gather, ("", "GatherElements"): gather_elements, ("", "OneHot"): one_hot, ("", "Trilu"): trilu, ("", "Resize"): resize,
-    ("", "Upsample"): resize, (ORTRAIN, "Attention"): attention, (ORTRAIN, "GroupNorm"): batch_first,
-    (MICROSOFT, "SkipLayerNormalization"): skip_layer_normalization,
+    ("", "Upsample"): resize, (ORTRAIN, "Attention"): attention(3), (ORTRAIN, "PackedAttention"): attention(1),
+    (ORTRAIN, "GroupNorm"): batch_first, (MICROSOFT, "SkipLayerNormalization"): skip_layer_normalization,
 }
 """(domain, op_type) -> rule."""
 

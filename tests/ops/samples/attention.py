@@ -49,6 +49,24 @@ def forward_and_gradient(label, inputs, mask=None, constant=False):
                  constants=[4] if constant else [], label=label)
 
 
+def packed(label, rows, mask=None, constant=False):
+    """Yield samples of the operator whose queries, keys and values are one input, and of its gradient."""
+    qkv, given = rng.standard_normal((N, rows, 3, HEADS, SIZE)), [] if mask is None else [mask]
+
+    def forward(qkv, mask=None):
+        return attend(*np.moveaxis(qkv, 2, 0), mask)
+
+    def gradient(dy, qkv, mask, y, log_sums):
+        return np.stack(attend_gradient(dy, *np.moveaxis(qkv, 2, 0), mask, y, log_sums), 2)
+
+    own, y, log_sums = {"scale": SCALE}, *forward(qkv, mask)
+    yield Sample("PackedAttention", [qkv, *given], lambda *a: forward(*a)[0], own, "ortrain", indices=[0], constants=[1] if constant else [], label=label)
+    yield Sample("PackedAttention", [qkv, *given], forward, own, "ortrain", outputs=2, gradient=False, constants=[1] if constant else [],
+                 label=f"{label}-two-outputs")
+    yield Sample("PackedAttentionGrad", [rng.standard_normal(y.shape), qkv, mask, y, log_sums], gradient, own, "ortrain", gradient=False,
+                 constants=[2] if constant else [], label=label)
+
+
 PADDING = np.where(rng.random((N, 1, 1, 7)) < 0.4, -1e4, 0.0)
 PADDING[..., 0] = 0
 LONG = operands(150, 150)
@@ -56,10 +74,14 @@ SAMPLES = [
     *forward_and_gradient("plain", operands(6, 6)), *forward_and_gradient("other-keys", operands(5, 9)), *forward_and_gradient("causal", operands(6, 6), causal(6), True),
     *forward_and_gradient("causal-not-known", operands(6, 6), causal(6)), *forward_and_gradient("padding", operands(5, 7), PADDING),
     *forward_and_gradient("bias-of-heads", operands(4, 7), rng.standard_normal((1, HEADS, 4, 7))), *forward_and_gradient("column", operands(4, 7), rng.standard_normal((4, 1))),
-    *forward_and_gradient("one-row", operands(1, 3)),
+    *forward_and_gradient("one-row", operands(1, 3)), *packed("packed", 6), *packed("packed-causal", 6, causal(6), True),
+    *packed("packed-padding", 7, PADDING),
 ]
 SAMPLES += [s for s in (*forward_and_gradient("blocks", LONG), *forward_and_gradient("causal-blocks", LONG, causal(150), True)) if s.outputs > 1]
+SAMPLES += [s for s in (*packed("packed-blocks", 150), *packed("packed-causal-blocks", 150, causal(150), True)) if not s.gradient]
 REFUSALS = [
     Refusal("Attention", [np.ones((2, 3, 4)), np.ones((2, 3, 4)), np.ones((2, 3, 4))], {}, "ortrain"),
     Refusal("Attention", [np.ones((2, 3, 2, 4)), np.ones((2, 3, 2, 5)), np.ones((2, 3, 2, 5))], {}, "ortrain"),
+    Refusal("PackedAttention", [np.ones((2, 3, 2, 2, 5))], {}, "ortrain"), Refusal("PackedAttention", [np.ones((2, 3, 2, 5))], {}, "ortrain"),
+    Refusal("PackedAttention", [np.ones((2, 3, 3, 2, 5)), np.ones((4, 3))], {}, "ortrain"),
 ]

@@ -5,8 +5,11 @@
  * row, so that its softmax is exp(score - log_sum). Heads are read in place, with the row stride of this layout, without transposition. The mask is added to
  * the scores; its strides broadcast it.
  *
- * ints: n, heads, rows, keys, size, width, whether the mask is causal, query rows of a block, lanes, strides of the mask (n, heads, rows, keys);
- * floats: scale. A work item is a lane: it has scratch of its own and computes a consecutive range of the units. Lanes depend on the shape only. */
+ * Packed, q, k and v are one input [n, rows, 3, heads, size], and dq, dk and dv one output.
+ *
+ * ints: n, heads, rows, keys, size, width, whether the mask is causal, query rows of a block, lanes, strides of the mask (n, heads, rows, keys), whether q, k
+ * and v are packed; floats: scale. A work item is a lane: it has scratch of its own and computes a consecutive range of the units. Lanes depend on the shape
+ * only. */
 #ifndef ORTRAIN_ATTENTION_H
 #define ORTRAIN_ATTENTION_H
 #include <math.h>
@@ -18,13 +21,16 @@ enum { SCORE_LANES = 16 };
 
 typedef struct Attention {
     const KernelArgs *args;
-    int64_t n, heads, rows, keys, size, width, causal, block, lanes, mask_strides[4];
+    int64_t n, heads, rows, keys, size, width, causal, block, lanes, mask_strides[4], packed;
+    int64_t stride, value_stride, y_stride;          /* of rows of q and k, of v, and of y */
 } Attention;
 
 static Attention attention_from_args(const KernelArgs *args)
 {
     const int64_t *s = args->ints;
-    return (Attention){ args, s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], { s[9], s[10], s[11], s[12] } };
+    const int64_t parts = s[13] ? 3 : 1;
+    return (Attention){ args, s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], { s[9], s[10], s[11], s[12] }, s[13],
+                        parts * s[1] * s[4], parts * s[1] * s[5], s[1] * s[5] };
 }
 
 /* Return the number of keys that are visible to the query rows before `end`. */

@@ -62,10 +62,12 @@ static inline REAL NAMED(exp_and_sum)(int64_t keys, REAL row_max, REAL *restrict
 static void NAMED(attention_lane)(void *context, int64_t lane, int64_t worker)
 {
     const Attention *h = context; const KernelArgs *args = h->args; const Engine *e = args->engine;
-    const REAL *q = args->inputs[0].data, *k = args->inputs[1].data, *v = args->inputs[2].data, *mask = args->n_inputs > 3 ? args->inputs[3].data : NULL;
+    const int mask_input = h->packed ? 1 : 3; const int64_t part = h->heads * h->size;
+    const REAL *q = args->inputs[0].data, *mask = args->n_inputs > mask_input ? args->inputs[mask_input].data : NULL;
+    const REAL *k = h->packed ? q + part : args->inputs[1].data, *v = h->packed ? k + part : args->inputs[2].data;
     REAL *y = args->outputs[0].data, *log_sums = args->n_outputs > 1 ? args->outputs[1].data : NULL;
     REAL *scores = (REAL *)args->scratch + lane * h->block * h->keys, scale = (REAL)args->floats[0];
-    int64_t blocks = (h->rows + h->block - 1) / h->block, stride = h->heads * h->size, value_stride = h->heads * h->width;
+    int64_t blocks = (h->rows + h->block - 1) / h->block, stride = h->stride, value_stride = h->value_stride;
     for (int64_t units = h->n * h->heads * blocks, unit = units * lane / h->lanes; unit < units * (lane + 1) / h->lanes; unit++) {
         int64_t image = unit / blocks / h->heads, head = unit / blocks % h->heads, first = unit % blocks * h->block;
         int64_t count = h->rows - first < h->block ? h->rows - first : h->block, keys = visible_keys(h, first + count);
@@ -78,7 +80,7 @@ static void NAMED(attention_lane)(void *context, int64_t lane, int64_t worker)
             if (log_sums) log_sums[(image * h->heads + head) * h->rows + first + i] = row_max + LOG(sum);
         }
         e->GEMM_SERIAL(e, worker, 0, 0, count, h->width, keys, 1, scores, keys, v + image * h->keys * value_stride + head * h->width, value_stride, 0,
-                       y + (image * h->rows + first) * value_stride + head * h->width, value_stride, NULL, 0);
+                       y + (image * h->rows + first) * h->y_stride + head * h->width, h->y_stride, NULL, 0);
     }
 }
 
@@ -115,39 +117,45 @@ static inline void NAMED(softmax_backward)(int64_t keys, REAL scale, NAMED(MaskR
 }
 
 /* (dy, q, k, v, mask or absent, y, log_sums) -> (dq, dk, dv). A unit is a head, whose blocks of query rows are added to dk and dv in order. dq may overwrite q;
- * where one block has all rows, dv may overwrite v, and dk y. */
+ * where one block has all rows, dv may overwrite v, and dk y. Packed gradients may overwrite packed operands where one block has all rows: dk of a head is in
+ * scratch until dq has been computed from k. */
 static void NAMED(attention_gradient_lane)(void *context, int64_t lane, int64_t worker)
 {
     const Attention *h = context; const KernelArgs *args = h->args; const Engine *e = args->engine;
     const Tensor *in = args->inputs;
-    const REAL *mask = in[4].data;
-    int64_t stride = h->heads * h->size, value_stride = h->heads * h->width;
-    REAL *scores = (REAL *)args->scratch + 2 * lane * h->block * h->keys, *dscores = scores + h->block * h->keys, scale = (REAL)args->floats[0];
+    const int packed = (int)h->packed; const int64_t part = h->heads * h->size, stride = h->stride, value_stride = h->value_stride, y_stride = h->y_stride;
+    const REAL *mask = in[packed ? 2 : 4].data, *all_q = in[1].data, *all_k = packed ? all_q + part : in[2].data, *all_v = packed ? all_k + part : in[3].data;
+    const Tensor *result = in + (packed ? 3 : 5);                  /* y, before the log-sum-exp of its rows */
+    REAL *all_dq = args->outputs[0].data, *all_dk = packed ? all_dq + part : args->outputs[1].data, *all_dv = packed ? all_dk + part : args->outputs[2].data;
+    REAL *scores = (REAL *)args->scratch + lane * (2 * h->block * h->keys + (packed ? h->keys * h->size : 0)), *dscores = scores + h->block * h->keys;
+    REAL *head_dk = dscores + h->block * h->keys, scale = (REAL)args->floats[0];
     for (int64_t units = h->n * h->heads, unit = units * lane / h->lanes; unit < units * (lane + 1) / h->lanes; unit++) {
         int64_t image = unit / h->heads, head = unit % h->heads;
         int64_t q_offset = image * h->rows * stride + head * h->size, k_offset = image * h->keys * stride + head * h->size;
-        int64_t y_offset = image * h->rows * value_stride + head * h->width, v_offset = image * h->keys * value_stride + head * h->width;
-        const REAL *dy = (REAL *)in[0].data + y_offset, *q = (REAL *)in[1].data + q_offset, *k = (REAL *)in[2].data + k_offset;
-        const REAL *v = (REAL *)in[3].data + v_offset, *y = (REAL *)in[5].data + y_offset, *log_sums = (REAL *)in[6].data + unit * h->rows;
-        REAL *dq = (REAL *)args->outputs[0].data + q_offset, *dk = (REAL *)args->outputs[1].data + k_offset, *dv = (REAL *)args->outputs[2].data + v_offset;
-        const int adds = h->rows != h->block || !h->rows;
+        int64_t y_offset = image * h->rows * y_stride + head * h->width, v_offset = image * h->keys * value_stride + head * h->width;
+        const REAL *dy = (REAL *)in[0].data + y_offset, *q = all_q + q_offset, *k = all_k + k_offset, *v = all_v + v_offset;
+        const REAL *y = (REAL *)result[0].data + y_offset, *log_sums = (REAL *)result[1].data + unit * h->rows;
+        REAL *dq = all_dq + q_offset, *dk = all_dk + k_offset, *dv = all_dv + v_offset;
+        const int adds = h->rows != h->block || !h->rows, moves_dk = packed && !adds;
         if (adds) {
             NAMED(zero_head)(dk, h->keys, h->size, stride);
             NAMED(zero_head)(dv, h->keys, h->width, value_stride);
         }
         for (int64_t first = 0; first < h->rows; first += h->block) {
             int64_t count = h->rows - first < h->block ? h->rows - first : h->block, keys = visible_keys(h, first + count);
-            const REAL *rows = q + first * stride, *dy_block = dy + first * value_stride;
+            const REAL *rows = q + first * stride, *dy_block = dy + first * y_stride;
             e->GEMM_SERIAL(e, worker, 0, 1, count, keys, h->size, 1, rows, stride, k, stride, 0, scores, keys, NULL, 0);
-            e->GEMM_SERIAL(e, worker, 0, 1, count, keys, h->width, 1, dy_block, value_stride, v, value_stride, 0, dscores, keys, NULL, 0);
+            e->GEMM_SERIAL(e, worker, 0, 1, count, keys, h->width, 1, dy_block, y_stride, v, value_stride, 0, dscores, keys, NULL, 0);
             for (int64_t i = 0; i < count; i++) {
-                REAL dot = NAMED(dot)(h->width, dy_block + i * value_stride, y + (first + i) * value_stride);
+                REAL dot = NAMED(dot)(h->width, dy_block + i * y_stride, y + (first + i) * y_stride);
                 NAMED(softmax_backward)(keys, scale, NAMED(mask_row)(h, mask, image, head, first + i), log_sums[first + i], dot, scores + i * keys,
                                         dscores + i * keys);
             }
-            e->GEMM_SERIAL(e, worker, 1, 0, keys, h->width, count, 1, scores, keys, dy_block, value_stride, adds, dv, value_stride, NULL, 0);
-            e->GEMM_SERIAL(e, worker, 1, 0, keys, h->size, count, 1, dscores, keys, rows, stride, adds, dk, stride, NULL, 0);
+            e->GEMM_SERIAL(e, worker, 1, 0, keys, h->width, count, 1, scores, keys, dy_block, y_stride, adds, dv, value_stride, NULL, 0);
+            e->GEMM_SERIAL(e, worker, 1, 0, keys, h->size, count, 1, dscores, keys, rows, stride, adds, moves_dk ? head_dk : dk, moves_dk ? h->size : stride,
+                           NULL, 0);
             e->GEMM_SERIAL(e, worker, 0, 0, count, h->size, keys, 1, dscores, keys, k, stride, 0, dq + first * stride, stride, NULL, 0);
         }
+        if (moves_dk) for (int64_t j = 0; j < h->keys; j++) memcpy(dk + j * stride, head_dk + j * h->size, (size_t)h->size * sizeof(REAL));
     }
 }
