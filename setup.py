@@ -42,10 +42,11 @@ SHORT_REMAINDERS, REMAINDERS_OF_8, ONE_VERSION = (["--param=max-completely-peel-
                                                   ["-fno-unswitch-loops"])
 FLAGS_OF_MODULES = {"channels_last": ONE_VERSION, "reduce": [*REMAINDERS_OF_8, *ONE_VERSION]}
 # Modules whose loops are written out in the sources gain nothing by -O3, and neither do most on processors without AVX2: vectorization by -O2 takes 0.6 of
-# 12.4 MB. Steps of eight networks take 1 % more on such processors, and those of five as long on others; losses, optimizers and GridSample stay within 5 %, the
-# noise of their measurement. A U-Net's convolutions would take 7 % longer, ArgMax with AVX2 and AVX-512 40 %, and float32 products of 16 rows 10 %: they keep -O3.
+# 12.4 MB. Steps of eight networks take 1 % more on such processors, and those of five as long on others; losses, pools, optimizers and GridSample stay within
+# 5 %, the noise of their measurement. A U-Net's convolutions would take 7 % longer, ArgMax with AVX2 and AVX-512 40 %, and float32 products of 16 rows 10 %:
+# they keep -O3.
 COMPACT_KERNEL_FLAGS, COMPACT_KERNELS = (["-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic"],
-                                         {"gemm_bfloat16", "gemm_float64", "loss", "recurrent", "sampling", "training"})
+                                         {"gemm_bfloat16", "gemm_float64", "loss", "pool", "recurrent", "roi_pooling", "sampling", "training"})
 # Modules without loops over elements, for which -O3 lengthens code: those that run in every step, and those that are compiled for size, most of which plan.
 # Plans take as long to make, and so do steps.
 STEP_FLAGS, COMPACT_FLAGS = ["-O2"], ["-Os"]
