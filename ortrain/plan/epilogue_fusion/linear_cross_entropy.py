@@ -127,22 +127,22 @@ class LinearCrossEntropyRewriter(EpilogueRewriter):
 
     def _take(self, node: Node, head: Head, dscores: set[str], found: Backward) -> bool:
         """Return whether a node computes a gradient of the layer, and enter that into what was found."""
-        output, is_product = node.outputs[0], canonical_domain(node.domain) == LAYERS.get(node.op_type)
-        sides = [bool(node.attributes.get(side, 0)) for side in ("transA", "transB")]
-        if node.op_type == "ReduceSum" and not found.dbias and self._sums_rows(node):
+        output, shape = node.outputs[0], self.types[node.outputs[0]].shape
+        k, classes = (self.types[head.w].shape or ())[:: -1 if head.transposed else 1]
+        if node.op_type == "ReduceSum" and not found.dbias and self._sums_rows(node) and shape == (classes,):
             found.dbias = output
             return True
-        if not is_product or any(node.inputs[2:]) or node.attributes.get("alpha", 1.0) != 1.0 or node.attributes.get("relu", 0):
+        is_product = canonical_domain(node.domain) == LAYERS.get(node.op_type) and not any(node.inputs[2:]) and not node.attributes.get("relu", 0)
+        if not is_product or node.attributes.get("alpha", 1.0) != 1.0:
             return False
-        if node.inputs[0] in dscores and node.inputs[1] == head.w and sides == [False, not head.transposed] and not found.dx:
+        sides, of_scores = [bool(node.attributes.get(side, 0)) for side in ("transA", "transB")], [name in dscores for name in node.inputs[:2]]
+        if of_scores == [True, False] and node.inputs[1] == head.w and sides == [False, not head.transposed] and not found.dx:
             found.dx = output
-            return self.types[output].shape == self.types[head.x].shape
-        operands = [name in dscores for name in node.inputs[:2]]
-        is_dw = sides == [True, False] and sum(operands) == 1 and len(self.types[output].shape or ()) == 2 and not found.dw
-        if not is_dw or self._source(node.inputs[operands.index(False)]) != self._source(head.x):
+            return shape == self.types[head.x].shape
+        if sum(of_scores) != 1 or sides != [True, False] or self._source(node.inputs[of_scores.index(False)]) != self._source(head.x) or found.dw:
             return False
-        found.dw, found.transposed_dw = output, operands[0]
-        return all(len(self.types[name].shape or ()) == 2 for name in node.inputs[:2])
+        found.dw, found.transposed_dw = output, of_scores[0]
+        return shape == ((classes, k) if of_scores[0] else (k, classes))
 
     def _sums_rows(self, node: Node) -> bool:
         """Return whether a ReduceSum adds up all axes but the last."""
