@@ -10,6 +10,8 @@ from ortrain.cli import main
 from ortrain.ir import TensorType
 from ortrain.ops import REGISTRY
 from ortrain.ops.registry.cost_model import COSTS, MOVING, count_operations
+from tests.test_narrow_activations import perceptron
+from tests.test_rematerialization import BATCH, program_of, trained
 from tests.test_session import batch, start, steps
 
 STEPS = 3
@@ -90,6 +92,20 @@ def test_a_step_that_a_guard_refuses_ends_the_run():
     assert [step.runs for step in guards] == [2] and {step.runs for step in profile.steps if step.kernel == "gemm"} == {1}
 
 
+def test_a_profile_says_what_memory_programs_take_and_what_is_kept_in_bfloat16():
+    for precision in ("float32", "bfloat16"):
+        session = trained(perceptron(layers=6), 1, None, precision=precision)
+        with session.profile() as profile:
+            session.train_step(*BATCH)
+        memory, = profile.memory
+        assert memory.arena_bytes == program_of(session).arena_bytes and f"{memory.arena_bytes / 1e6:.1f} MB" in str(memory)
+        if precision == "float32":
+            assert not memory.kept_in_bfloat16 and "bfloat16" not in str(memory)
+        else:
+            assert set(memory.kept_in_bfloat16.values()) == {512 * 256 * 2} and len(memory.kept_in_bfloat16) > 3
+            assert f"{len(memory.kept_in_bfloat16)} activations" in str(memory)
+
+
 def test_the_table_has_a_row_for_each_step_or_kernel():
     profile, _ = profiled()
     lines = profile.table().splitlines()
@@ -124,7 +140,7 @@ def test_the_command_prints_a_table_and_writes_a_trace_and_nothing_else(artifact
     trace = artifacts.parent / "trace.json"
     assert main(["profile", str(artifacts), "--steps", "2", "--threads", "1", "--by", "step", "--trace", str(trace)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("kernel") and "adamw" in out
+    assert out.startswith("kernel") and "adamw" in out and out.splitlines()[-1].startswith("program 0: an arena of")
     assert json.loads(trace.read_text())["traceEvents"]
     assert {path: path.read_bytes() for path in artifacts.iterdir()} == before
 

@@ -45,6 +45,7 @@ def run(options: argparse.Namespace) -> None:
             for _ in range(options.steps):
                 one_step(session, batch)
     print(profile.table(options.by, options.most))
+    print(*profile.memory, sep="\n")
     if options.trace:
         profile.save(options.trace)
 

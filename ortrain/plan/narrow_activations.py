@@ -22,7 +22,7 @@ from ortrain.plan.deferred_gradients import DeferredGradients
 from ortrain.plan.elementwise_fusion.fusing import MIN_RESTORED_ELEMENTS
 from ortrain.plan.liveness import Block, Lifetimes, live_bytes
 from ortrain.plan.rematerialization import estimated_time
-from ortrain.plan.steps import Step
+from ortrain.plan.steps import NARROW, Step
 
 MIN_BYTES = 1 << 16
 """Minimum size of a value to keep narrow: for smaller ones the extra steps are not worth it."""
@@ -174,7 +174,7 @@ class NarrowActivations:
             narrow = self.narrow.get(gap.value)
             if narrow is None:
                 place = after if gap.value in map(self.lifetimes.unaliased, steps[gap.last_use].outputs) else before
-                narrow = self._cast(gap.value, f"{gap.value}::narrow", BFLOAT16, place.setdefault(gap.last_use, []))
+                narrow = self._cast(gap.value, f"{gap.value}{NARROW}", BFLOAT16, place.setdefault(gap.last_use, []))
             shared: list[dict[str, str]] = [{} for _ in sections]
             for index in gap.reads:
                 if self._is_cast(steps[index]):

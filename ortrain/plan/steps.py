@@ -15,6 +15,9 @@ from ortrain.ops.training import ACCUMULATOR, WRITTEN
 if TYPE_CHECKING:
     from ortrain._core.loop import LoopBody
 
+NARROW = "::narrow"
+"""Ends the names of activations that are rounded to bfloat16 for the backward pass, possibly with a number after it."""
+
 
 @dataclass(slots=True)
 class Step:

@@ -1,4 +1,4 @@
-"""Profiles of sessions: time, floating-point operations and bytes of every step of their programs."""
+"""Profiles of sessions: time, floating-point operations and bytes of every step of their programs, and the memory of these."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import kernels
 from ortrain._core.optimizer_update import BoundKernel
 from ortrain._core.program import Program
+from ortrain.dtypes import BFLOAT16
 from ortrain.errors import InvalidStateError
 from ortrain.formats.atomic_files import replace_file
-from ortrain.ops.registry.cost_model import KERNEL_COSTS
+from ortrain.ops.registry.cost_model import KERNEL_COSTS, memory_traffic
+from ortrain.plan.steps import NARROW
 
 OPTIMIZER = "optimizer"
 
@@ -60,10 +62,26 @@ class Event:
 
 
 @dataclass(slots=True)
+class ProgramMemory:
+    """The memory of a program's activations and working space."""
+
+    program: int
+    arena_bytes: int
+    kept_in_bfloat16: dict[str, int]
+    """Activation that is rounded to bfloat16 and kept so for the backward pass -> its bytes."""
+
+    def __str__(self) -> str:
+        kept = f", in which {len(self.kept_in_bfloat16)} activations take {sum(self.kept_in_bfloat16.values()) / 1e6:.1f} MB as bfloat16"
+        return f"program {self.program}: an arena of {self.arena_bytes / 1e6:.1f} MB{kept if self.kept_in_bfloat16 else ''}"
+
+
+@dataclass(slots=True)
 class Profile:
     """What a session ran while it was profiled. `with session.profile() as profile:` collects it; it is complete after the block."""
 
     steps: list[StepProfile] = field(default_factory=list)
+    memory: list[ProgramMemory] = field(default_factory=list)
+    """Of each program, in the order in which they first ran."""
     events: list[Event] = field(default_factory=list)
 
     @property
@@ -145,6 +163,8 @@ def _gather(profile: Profile, runs: Iterable[tuple[Program | BoundKernel, np.nda
         if steps is None:
             steps = known[id(source)] = _steps_of(source, len(known))
             profile.steps.extend(steps)
+            if isinstance(source, Program):
+                profile.memory.append(_memory_of(source, len(known) - 1))
         for step, start, end in zip(steps, timestamps[:-1].tolist(), timestamps[1:].tolist(), strict=True):
             if start and end:                          # 0: the step was not reached
                 step.runs += 1
@@ -170,6 +190,13 @@ def _steps_of(source: Program | BoundKernel, number: int) -> list[StepProfile]:
         found.append(StepProfile(number, position, step.call.kernel, step.node.op_type, step.node.name or next(filter(None, step.outputs), ""),
                                  step.operations(types), step.traffic(types)))
     return found
+
+
+def _memory_of(program: Program, number: int) -> ProgramMemory:
+    """Return the memory of program `number`."""
+    plan = program.plan
+    narrow = [name for step in plan.steps for name in step.outputs if NARROW in name and name in plan.types and plan.types[name].dtype == BFLOAT16]
+    return ProgramMemory(number, program.arena_bytes, {name.partition(NARROW)[0]: memory_traffic([plan.types[name]]) for name in narrow})
 
 
 def _short(text: str, longest: int = 40) -> str:
