@@ -11,7 +11,7 @@ from ortrain.artifacts import LossType, OptimType
 from ortrain.plan import planner, rematerialization, scheduling
 from ortrain.plan.emission import Emission
 from ortrain.plan.liveness import live_bytes
-from ortrain.plan.rematerialization import OPERATIONS_PER_BYTE
+from ortrain.plan.rematerialization import OPERATIONS_PER_BYTE, Rematerialization
 from tests.core.test_convolution import Net
 
 RECOMPUTED_NORM = "ChannelsLastBatchNormalizationRecompute"
@@ -162,6 +162,23 @@ def test_optimizer_in_backward_gives_identical_results(network, share):
     kept, recomputed = (trained(network(), rematerialization=share, optimizer_in_backward=True) for share in (0, share))
     assert program_of(recomputed).arena_bytes < program_of(kept).arena_bytes
     assert_same_bits(kept, recomputed)
+
+
+def test_nothing_is_tried_where_gradients_for_the_optimizer_step_are_nearly_all_of_the_memory(monkeypatch):
+    def dense_layers(width: int):
+        n = Net()
+        x, inputs = n.op("Reshape", "x", n.op("Constant", value_ints=[64, 48])), 48
+        for _ in range(24):
+            x, inputs = n.op("Relu", n.op("Gemm", x, n.weight(n.rng.normal(size=(inputs, width)) / np.sqrt(inputs)), n.weight(np.zeros(width)))), width
+        x = n.op("ReduceMean", n.op("Reshape", x, n.op("Constant", value_ints=[4, 16, width])), axes=[1], keepdims=0)
+        return n.model(n.op("Gemm", x, n.weight(n.rng.normal(size=(width, 10)))))
+
+    searches = []
+    monkeypatch.setattr(Rematerialization, "run", lambda self, share: searches.append(share) or self.steps)
+    trained(dense_layers(256))
+    assert not searches
+    trained(dense_layers(256), optimizer=None)               # gradients are accumulated, and activations are what is live
+    assert searches
 
 
 @networks

@@ -33,6 +33,9 @@ A greater share values memory more: it falls in proportion."""
 MAX_SCHEDULED_STEPS = 1 << 18
 """Limit of the search, as the total number of steps of all schedules tried for one order: 1.4 s. resnet50 takes
 44,000 at a share of 3 %, 135,000 at 40 %."""
+NEAR_FLOOR = 1.05
+"""Ratio of the peak to the memory of what is live at the end, such as gradients for the optimizer step, up to which nothing is tried: of 64 dense layers of
+128 with 128 rows, whose ratio is 1.02, the search took a quarter of the plan's time and freed nothing."""
 NEGLIGIBLE_RATIO = 16
 """A value smaller than another by at least this factor may be kept live longer to recompute the other."""
 
@@ -81,10 +84,16 @@ def rematerialize(steps: list[Step], lifetimes: Lifetimes, recomputation: Callab
     recomputation: returns a step that computes the first output of a step once more, None if that is not possible.
     share: the estimated fraction of the program's time that recomputations may add. other_bytes: memory that the
     program uses besides the arena, such as parameters."""
-    if share <= 0:
+    if share <= 0 or lifetimes.peak(steps) <= NEAR_FLOOR * _floor(lifetimes):
         return steps
     search = Rematerialization(steps, lifetimes, recomputation, other_bytes)
     return search.run(share) if search.candidates else steps
+
+
+def _floor(lifetimes: Lifetimes) -> int:
+    """Return the bytes of the arena that are live after the last step, whatever is recomputed."""
+    values = {name for name in map(lifetimes.unaliased, lifetimes.live_to_end()) if not lifetimes.is_outside(name)}
+    return sum(map(lifetimes.planned_bytes, values))
 
 
 class Rematerialization:
