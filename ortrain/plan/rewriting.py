@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ortrain._core.symbolic import memory_at_least
 from ortrain.ir import Node
 from ortrain.ops.registry.node_builder import GraphBuilder
+from ortrain.ops.registry.record import canonical_domain
 from ortrain.plan.epilogue_fusion.dense import fuse_dense
 from ortrain.plan.epilogue_fusion.optimizer_update import fuse_updates
 from ortrain.plan.epilogue_fusion.products import PRODUCTS, fuse_products
 from ortrain.plan.joined_gradients import join_gradients
 from ortrain.plan.operator_kinds import CONVOLUTIONS, COPIES, LOSSES, has_any
 from ortrain.plan.simplification import simplify
+
+MIN_SCORES = 1 << 20
+"""Scores of a softmax cross entropy from which on a linear layer before it is fused with it."""
 
 
 def rewrite(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str], direct: bool) -> list[Node]:
@@ -37,7 +42,7 @@ def rewrite(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]
         from ortrain.plan.epilogue_fusion.stored_weights import read_stored_weights
 
         found = read_stored_weights(found, builder.inference, kept)
-    if has_any(LOSSES, found):
+    if _has_many_scores(found, builder):
         from ortrain.plan.epilogue_fusion.linear_cross_entropy import fuse_linear_cross_entropy
 
         found = fuse_linear_cross_entropy(found, builder.inference, kept)
@@ -54,3 +59,9 @@ def rewrite(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]
 
         found = read_views_in_products(found, builder, kept)
     return fuse_updates(found, builder.inference, kept)
+
+
+def _has_many_scores(nodes: Iterable[Node], builder: GraphBuilder) -> bool:
+    """Return whether a softmax cross entropy has so many scores that they are worth computing in chunks."""
+    return any(memory_at_least(builder.inference.types[node.inputs[0]].count, MIN_SCORES) for node in nodes
+               if canonical_domain(node.domain) == LOSSES.get(node.op_type))

@@ -16,9 +16,7 @@ from ortrain.ir import Node
 from ortrain.ops.registry.constants import surely_equal
 from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.record import MICROSOFT, canonical_domain
-
-RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
-"""Operators that keep the order of elements."""
+from ortrain.plan.operator_kinds import RESHAPES
 
 MIN_RUN = 4
 """Elements of the source that follow each other in a merged Transpose, at least: one with fewer takes longer than several with more."""

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortrain import SessionOptions, TrainingSession
 from ortrain.artifacts import LossType, OptimType
-from ortrain.plan.epilogue_fusion import linear_cross_entropy as fusion
+from ortrain.plan import rewriting
 from tests.test_rematerialization import assert_same_bits, operators, program_of
 
 WIDTH, CLASSES, LENGTH, BATCH = 24, 1100, 100, 12
@@ -58,7 +58,7 @@ def assert_same_gradients(fused, separate, tolerance=1e-6):
 
 
 def not_fused(monkeypatch):
-    monkeypatch.setattr(fusion, "MIN_SCORES", 1 << 60)
+    monkeypatch.setattr(rewriting, "MIN_SCORES", 1 << 60)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

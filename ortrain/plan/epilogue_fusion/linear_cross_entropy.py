@@ -14,15 +14,12 @@ from ortrain.ops.registry.record import ORTRAIN, canonical_domain
 from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.plan.epilogue_fusion.products import PRODUCTS
 from ortrain.plan.epilogue_fusion.rewriter import EpilogueRewriter
-from ortrain.plan.operator_kinds import LOSSES
+from ortrain.plan.operator_kinds import LOSSES, RESHAPES
 
 LAYERS = PRODUCTS | {"Dense": ORTRAIN}
 """Operators that compute scores, and their domains."""
-VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 CHUNK_ROWS = 256
 """Rows whose scores are computed at a time: with half of them, adding up the weight's gradient takes twice as long, a tenth of the layer's time."""
-MIN_SCORES = 1 << 20
-"""Scores from which on they are computed in chunks."""
 
 
 def fuse_linear_cross_entropy(nodes: Sequence[Node], inference: ShapeInference, outputs: Iterable[str]) -> list[Node]:
@@ -75,7 +72,7 @@ class LinearCrossEntropyRewriter(EpilogueRewriter):
         """Return the layer whose scores [n, c] only a loss reads, if the loss is one number."""
         scores, name = {loss.inputs[0]}, loss.inputs[0]
         is_reduced = loss.attributes.get("reduction", "mean") != "none" and len(self.types[name].shape or ()) == 2
-        while is_reduced and name in self.producer and self.nodes[self.producer[name]].op_type in VIEWS:
+        while is_reduced and self._is_view(self.producer.get(name)):
             name = self.nodes[self.producer[name]].inputs[0]
             scores.add(name)
         product = self.producer.get(name)
@@ -96,12 +93,16 @@ class LinearCrossEntropyRewriter(EpilogueRewriter):
         is_by_matrix = len(x.shape or ()) > 1 and len(w.shape or ()) == 2 and x.dtype == w.dtype and x.dtype in ("float32", "float64")
         return is_by_matrix and not is_scaled and (y.shape or ())[-1:] == (scores.shape or ())[-1:]
 
+    def _is_view(self, index: int | None) -> bool:
+        """Return whether a node keeps the order of elements, None being none."""
+        return index is not None and self.nodes[index].op_type in RESHAPES and canonical_domain(self.nodes[index].domain) == ""
+
     def _readers(self, name: str) -> set[int]:
         return set(self.readers.get(name, ()))
 
     def _views(self, names: Iterable[str]) -> set[int]:
         """Return the indices of the nodes that compute one of some values as a view of another."""
-        return {self.producer[name] for name in names if name in self.producer and self.nodes[self.producer[name]].op_type in VIEWS}
+        return {self.producer[name] for name in names if self._is_view(self.producer.get(name))}
 
     # ---- finding what reads the gradient of the scores
 
@@ -115,7 +116,7 @@ class LinearCrossEntropyRewriter(EpilogueRewriter):
             for reader in self._readers(name):
                 if reader < 0 or self.result[reader] is not self.nodes[reader]:
                     return None
-                if self.nodes[reader].op_type in VIEWS:
+                if self._is_view(reader):
                     names.append(self.nodes[reader].outputs[0])
                     dscores.add(names[-1])
                     found.nodes.append(reader)
@@ -151,7 +152,7 @@ class LinearCrossEntropyRewriter(EpilogueRewriter):
 
     def _source(self, name: str) -> str:
         """Return the value that a value is a view of."""
-        while name in self.producer and self.nodes[self.producer[name]].op_type in VIEWS:
+        while self._is_view(self.producer.get(name)):
             name = self.nodes[self.producer[name]].inputs[0]
         return name
 
@@ -162,9 +163,7 @@ class LinearCrossEntropyRewriter(EpilogueRewriter):
 
         Of few rows, the scores take less memory than that gradient, which is then computed in pieces by the optimizer step (deferred gradients)."""
         *rows, k = self.types[head.x].sizes
-        classes = self.types[head.w].sizes[0 if head.transposed else 1]
-        least = CHUNK_ROWS + max(CHUNK_ROWS, k if backward.dw else 0)
-        return bool(memory_at_least(prod(rows), max(least, -(-MIN_SCORES // classes))))
+        return bool(memory_at_least(prod(rows), CHUNK_ROWS + max(CHUNK_ROWS, k if backward.dw else 0)))
 
     def _fuse(self, head: Head, backward: Backward) -> None:
         loss = self.nodes[head.loss]
@@ -182,7 +181,7 @@ class LinearCrossEntropyRewriter(EpilogueRewriter):
         read = {name for name, readers in self.readers.items() if -1 in readers}
         for index in reversed(range(len(self.result))):
             node = self.result[index]
-            if node is not None and node.op_type in VIEWS and not read.intersection(node.outputs):
+            if node is not None and self._is_view(index) and not read.intersection(node.outputs):
                 self.result[index] = None
             elif node is not None:
                 read.update(node.inputs)
