@@ -27,6 +27,13 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def pairs(monkeypatch):
+    """Products are computed in pairs on processors with AMX, too, where those that are too small for tiles would stay in float32."""
+    options_of = training.options_of
+    monkeypatch.setattr(training, "options_of", lambda *arguments: replace(options_of(*arguments), enable_amx=False))
+
+
 @pytest.fixture
 def few_digits(monkeypatch):
     """The task "digits" with 256 samples."""

@@ -40,10 +40,24 @@ cdef extern from *:
         return !strcmp(name, "baseline");
     #endif
     }
+    static int ortrain_is_intel(void) {
+    #if defined(__x86_64__)
+        __builtin_cpu_init();
+        return __builtin_cpu_is("intel");
+    #else
+        return 0;
+    #endif
+    }
     """
     int ortrain_supports(const char *name)
+    int ortrain_is_intel()
 
 
 def supports(str name):
     """Return True if this processor runs code of an instruction set named in kernel_table.py, or has the instructions avx512_bf16 or neon_bf16."""
     return bool(ortrain_supports(name.encode()))
+
+
+def is_intel():
+    """Return True if this is a processor of Intel's."""
+    return bool(ortrain_is_intel())

@@ -17,13 +17,11 @@ from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, L
 from ortrain.ops.shared.conv_algorithms import (
     MAX_TAPS,
     SPREAD,
-    Geometry,
     Method,
     data_gradient_method,
     data_gradient_rows,
     data_scratch,
     forward_scratch,
-    geometry_of,
     im2col_rows,
     is_supported,
     method_of,
@@ -32,6 +30,7 @@ from ortrain.ops.shared.conv_algorithms import (
     weight_gradient_algorithm,
     winograd_block,
 )
+from ortrain.ops.shared.conv_geometry import Geometry, geometry_of
 from ortrain.ops.shared.windows import Windows, integers, output_size, windows_of
 
 RANKS = (4, 5)

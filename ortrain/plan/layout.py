@@ -28,7 +28,8 @@ from ortrain.ops.pool import gradient_type, kernel_of, pool_windows
 from ortrain.ops.reduce import axes_of
 from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, canonical_domain, is_elementwise
-from ortrain.ops.shared.conv_algorithms import MAX_TAPS, geometry_of, is_supported
+from ortrain.ops.shared.conv_algorithms import MAX_TAPS, is_supported
+from ortrain.ops.shared.conv_geometry import geometry_of
 from ortrain.ops.shared.windows import Windows, windows_of
 from ortrain.plan.epilogue_fusion.conv import fuse_epilogues
 from ortrain.plan.layout_values import LaidOutValues, last, to_first, to_last

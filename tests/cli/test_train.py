@@ -215,11 +215,11 @@ def test_the_best_weights_are_exported_after_early_stopping(command, folder, arr
 
 def test_products_take_bfloat16_operands_on_request(command, folder):
     drawn = np.random.default_rng(4)
-    np.savez(folder / "wide.npz", input=drawn.standard_normal((64, 32)).astype(np.float32), labels=drawn.integers(0, 32, 64))
-    perceptron(str(folder / "wide.onnx"), [32, 48, 32], "input", "output", ["first", "second"])
+    np.savez(folder / "wide.npz", input=drawn.standard_normal((64, 128)).astype(np.float32), labels=drawn.integers(0, 64, 64))
+    perceptron(str(folder / "wide.onnx"), [128, 256, 64], "input", "output", ["first", "second"])          # products that suit AMX tiles, too
     losses = {}
     for precision in ("float32", "bfloat16"):
-        status, _, err = command(f"train wide.onnx wide.npz --loss cross-entropy --out {precision} --quiet --epochs 2 --precision {precision}")
+        status, _, err = command(f"train wide.onnx wide.npz --loss cross-entropy --out {precision} --quiet --epochs 2 --batch-size 64 --precision {precision}")
         assert (status, err) == (0, "")
         losses[precision] = [epoch["training"]["loss"] for epoch in history_of(folder, precision)]
     assert losses["bfloat16"] != losses["float32"] and losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)

@@ -92,7 +92,7 @@ def reference(a, b, parts, swapped):
 
 
 def engines(parts, workers=(1, 2, 3)):
-    return [engine(count) if parts == 1 else EngineHandle(count) for count in workers]
+    return [engine(count, tiles=True) if parts == 1 else EngineHandle(count) for count in workers]
 
 
 def operands(m, n, k):
@@ -159,7 +159,7 @@ def test_one_part_is_rounded_to_nearest_even_and_subnormal_numbers_and_sums_to_z
     a, b = np.zeros((160, 64), np.float32), np.zeros((64, 128), np.float32)
     a[: len(numbers), 5], a[20, 6], a[21, [6, 40]] = numbers, 1, 1
     b[5, 0], b[6, 1], b[40, 1] = 1, tiny, -1.5 * tiny
-    found = gemm(engine(), a, b, 0, 0)
+    found = gemm(engine(tiles=True), a, b, 0, 0)
     np.testing.assert_array_equal(found[: len(numbers), 0], rounded(numbers))
     assert found[20, 1] == tiny and found[21, 1] == 0
 
@@ -172,7 +172,7 @@ def test_infinities_and_nans_spread_from_one_part_as_in_float32():
     finite = np.isfinite(expected)
     assert 0 < np.count_nonzero(~finite) < finite.size // 2
     for ta, tb in product((0, 1), repeat=2):
-        found = gemm(engine(), stored(a, ta), stored(b, tb), ta, tb)
+        found = gemm(engine(tiles=True), stored(a, ta), stored(b, tb), ta, tb)
         np.testing.assert_array_equal(found[~finite], expected[~finite])
         np.testing.assert_allclose(found[finite], expected[finite], atol=1e-3)
 
@@ -185,8 +185,7 @@ def test_auto_chooses_one_part():
 
 def test_a_product_in_one_part_differs_from_one_in_pairs_by_the_order_of_its_sums_only():
     a, b = operands(130, 140, 900)
-    tiles, pairs = engine(), engine()
-    pairs.amx = False
+    tiles, pairs = engine(tiles=True), engine()
     found, expected = gemm(tiles, a, b, 0, 0), gemm(pairs, a, b, 0, 0)
     assert not np.array_equal(found, expected)
     np.testing.assert_allclose(found, expected, atol=2e-4)

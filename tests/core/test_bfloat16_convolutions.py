@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ortrain.ops.shared.conv_algorithms import Method
+from ortrain.ops.shared.conv_algorithms import Method, method_of
+from ortrain.ops.shared.conv_geometry import Geometry
 from tests.core.test_bfloat16_products import rounded
 from tests.core.test_convolution import has_amx
 from tests.ops.harness import cast, lowered, run_kernel
@@ -41,12 +42,13 @@ def with_rounded_inputs(sample):
     return replace(sample, inputs=[None if x is None else rounded(x.astype(np.float32)).astype(np.float64) for x in sample.inputs])
 
 
-def check(sample, compared, method=Method.IMPLICIT_GEMM):
-    """Compare the outputs `compared` of a sample in bfloat16 with those of rounded inputs in float64. method: of one of them."""
-    call, _ = lowered(sample, cast(sample, "float32"), precision="bfloat16")
+def check(sample, compared, method=Method.IMPLICIT_GEMM, tiles=False):
+    """Compare the outputs `compared` of a sample in bfloat16 with those of rounded inputs in float64. method: of one of them. tiles: on AMX tiles, else in
+    pairs."""
+    call, _ = lowered(sample, cast(sample, "float32"), tiles, "bfloat16")
     assert method in call.ints[22:]
     direct = replace(with_rounded_inputs(sample), attributes=sample.attributes | {"direct": 1})
-    expected, found = run_kernel(direct, "float64"), [run_kernel(sample, "float32", workers, precision="bfloat16") for workers in (1, 2, 3)]
+    expected, found = run_kernel(direct, "float64"), [run_kernel(sample, "float32", workers, tiles, "bfloat16") for workers in (1, 2, 3)]
     for output in compared:
         np.testing.assert_allclose(found[0][output], expected[output], rtol=1e-5, atol=3e-6 * np.abs(expected[output]).max())
         for other in found[1:]:
@@ -67,7 +69,7 @@ def test_the_gradients_of_a_convolution_round_their_operands_only(x, w, attribut
 @pytest.mark.parametrize("x, w, attributes", TILED, ids=str)
 def test_a_convolution_and_its_gradients_on_amx_tiles_round_their_operands_only(x, w, attributes):
     for sample, compared in ((forward("", x, w, attributes), [0]), (backward("", x, w, attributes), [0, 1])):
-        check(sample, compared)
+        check(sample, compared, tiles=True)
         tiles, pairs = (run_kernel(sample, "float32", tiles=flag, precision="bfloat16") for flag in (True, False))
         assert any(not np.array_equal(tiles[output], pairs[output]) for output in compared), "not computed with AMX"
 
@@ -93,8 +95,20 @@ def test_a_bias_and_a_limit_are_applied_in_float32():
                                                      (2080, 64, (3, 2))])
 def test_convolutions_that_gain_nothing_or_are_too_deep_have_another_algorithm(channels, filters, taps):
     sample = forward("", (1, 12, 12, channels), (filters, channels, *taps), {})
-    call, _ = lowered(sample, cast(sample, "float32"), precision="bfloat16")
+    call, _ = lowered(sample, cast(sample, "float32"), tiles=False, precision="bfloat16")
     assert call.ints[22] != Method.IMPLICIT_GEMM
+
+
+@pytest.mark.parametrize("size, channels, filters, taps, strides, tiled", [
+    (16, 96, 128, (3, 3), 1, True), (32, 64, 96, (3, 3), 1, False),                                        # Winograd's algorithm
+    (28, 64, 64, (5, 5), 1, True), (40, 64, 64, (1, 3), 1, True), (28, 50, 64, (5, 5), 1, False),          # along rows
+    (32, 32, 64, (3, 3), 2, True), (32, 32, 64, (4, 4), 2, True), (9, 32, 64, (4, 4), 2, False),           # direct convolution, im2col, Winograd by phases
+    (32, 24, 64, (4, 4), 2, False), (32, 32, 40, (4, 4), 2, False), (40, 64, 64, (1, 1), 1, False)])
+def test_tiles_are_chosen_where_they_are_faster_than_what_vectors_compute_in_float32(size, channels, filters, taps, strides, tiled):
+    pads = tuple((tap - 1) // 2 for tap in (1, *taps))
+    out = [(size + 2 * pad - tap) // strides + 1 for tap, pad in zip(taps, pads[1:], strict=True)]
+    v = Geometry(2, 1, size, size, channels, filters, 1, 1, *out, (1, *taps), (1, strides, strides), pads, (1, 1, 1))
+    assert (method_of(v, direct=False, tiles=True, pairs=True) == Method.IMPLICIT_GEMM) == tiled
 
 
 def test_infinities_spread_to_the_windows_that_read_them():

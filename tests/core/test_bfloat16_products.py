@@ -3,6 +3,9 @@ processor multiplies bfloat16 numbers or not, and sessions of that precision tra
 
 import ctypes
 import importlib
+import os
+import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -17,14 +20,23 @@ from ortrain.errors import InvalidArgumentError
 from ortrain.runtime.segments import aligned_zeros
 from tests.core.test_products import SHAPES, TILED_SHAPES, gemm, infinite
 from tests.documents.models import perceptron
+from tests.layers import ROOT
+from tests.ops.harness import run_kernel
+from tests.ops.samples import Sample
 
 rng = np.random.default_rng(5)
 SMALLEST_SIDE = 24
 """Products with a smaller side or depth stay in float32 (_core/engine.pyx)."""
 
 
-def engine(workers=1):
+PAIRS = {"precision": "bfloat16", "enable_amx": False}
+"""Options of a session whose products are computed in pairs on processors with AMX, too, which otherwise round only those that suit tiles."""
+
+
+def engine(workers=1, tiles=False):
+    """Return an engine of products of bfloat16 operands, on AMX tiles if `tiles`, else in pairs."""
     handle = EngineHandle(workers)
+    handle.amx = tiles
     handle.precision = "bfloat16"
     return handle
 
@@ -60,6 +72,34 @@ def test_only_operands_are_rounded_and_any_number_of_workers_gives_the_same_bits
                 for other in results[1:]:
                     np.testing.assert_array_equal(results[0], other)
             np.testing.assert_allclose(gemm(handles[1], a, b, None, m, n, k, ta, tb, alpha=0.5), 0.5 * exact, atol=2e-6 * (k + 1))
+
+
+WITH_TILES = """
+import importlib, sys
+import numpy as np
+from ortrain._core.kernel_table import instruction_set
+importlib.import_module(f"ortrain._core.instruction_sets.{instruction_set()}.gemm").GEMM["amx"] = True        # before the engine asks
+from tests.core.test_bfloat16_products import small_products
+for tiles, pairs, in_float32 in zip(small_products("bfloat16", True), small_products("bfloat16", False), small_products("float32", True)):
+    assert tiles.any() and np.array_equal(tiles, in_float32) and not np.array_equal(pairs, in_float32)
+print("compared")
+"""
+
+
+def small_products(precision, tiles):
+    """Return what a matrix multiplication, a recurrent layer and a weight gradient of a convolution make of operands that are too small for tiles."""
+    drawn = np.random.default_rng(6)
+    x, w, r, dy, pixels = (drawn.standard_normal(shape) for shape in ((3, 30, 32), (1, 160, 32), (1, 160, 40), (2, 20, 30, 40), (2, 20, 30, 33)))
+    samples = [Sample("MatMul", [x[0], w[0].T], None), Sample("LSTM", [x, w, r], None, {"hidden_size": 40}),
+               Sample("ChannelsLastConvGrad", [dy, pixels, drawn.standard_normal((40, 33, 1, 1))], None, {}, "ortrain", 3)]
+    return [output for sample in samples for output in run_kernel(sample, "float32", tiles=tiles, precision=precision)[:2]]
+
+
+@pytest.mark.skipif(instruction_set() not in ("avx2", "avx512"), reason="processors with AMX have these instruction sets")
+def test_products_that_do_not_suit_tiles_stay_in_float32_where_a_processor_has_tiles():
+    environment = {name: value for name, value in os.environ.items() if name != "ORTRAIN_GEMM"}
+    done = subprocess.run([sys.executable, "-c", WITH_TILES], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "compared", done.stderr
 
 
 @pytest.mark.parametrize("m, n, k", [(1, 300, 300), (300, 23, 300), (23, 300, 300), (300, 300, 23)])
@@ -168,7 +208,7 @@ def train(network, steps=10, **options):
 
 
 def test_a_session_trains_like_one_of_float32_and_keeps_float32_weights(network):
-    losses, parameters = train(network, precision="bfloat16")
+    losses, parameters = train(network, **PAIRS)
     expected, _ = train(network)
     assert losses != expected, "no product took bfloat16 operands"
     np.testing.assert_allclose(losses, expected, rtol=0.01)
@@ -177,9 +217,9 @@ def test_a_session_trains_like_one_of_float32_and_keeps_float32_weights(network)
 
 
 def test_a_session_gives_the_same_bits_for_any_number_of_threads(network):
-    losses, parameters = train(network, precision="bfloat16", intra_op_num_threads=1)
+    losses, parameters = train(network, **PAIRS, intra_op_num_threads=1)
     for threads in (2, 3):
-        others, found = train(network, precision="bfloat16", intra_op_num_threads=threads)
+        others, found = train(network, **PAIRS, intra_op_num_threads=threads)
         assert others == losses
         for name, value in parameters.items():
             np.testing.assert_array_equal(value, found[name])
@@ -204,12 +244,12 @@ def test_recurrent_layers_train_like_those_of_float32(layer, gates):
     model, x, labels = recurrent_network(layer, gates, 32, 24), rng.standard_normal((6, 8, 32)).astype(np.float32), rng.integers(0, 5, 8)
     del model.graph.output[1:]
     losses = {}
-    for precision in ("float32", "bfloat16"):
+    for name, options in {"float32": {}, "bfloat16": PAIRS}.items():
         with ortrain.TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=["W", "R", "head"],
-                                                options=ortrain.SessionOptions(precision=precision)) as session:
-            session.learning_rate, losses[precision] = 0.01, []
+                                                options=ortrain.SessionOptions(**options)) as session:
+            session.learning_rate, losses[name] = 0.01, []
             for _ in range(12):
-                losses[precision].append(float(session.train_step(x, labels)[0]))
+                losses[name].append(float(session.train_step(x, labels)[0]))
                 session.optimizer_step()
                 session.lazy_reset_grad()
     assert losses["bfloat16"] != losses["float32"] and losses["float32"][-1] < 0.7 * losses["float32"][0]
@@ -223,15 +263,15 @@ def test_auto_chooses_bfloat16_where_the_processor_multiplies_it(network):
 
 @pytest.mark.parametrize("exceptions", [("*",), ("Gemm", "Dense", "GemmUpdate", "MatMul", "FusedMatMul")])
 def test_exceptions_by_node_or_operator_stay_in_float32(network, exceptions):
-    assert train(network, precision="bfloat16", float32_nodes=exceptions)[0] == train(network)[0]
+    assert train(network, **PAIRS, float32_nodes=exceptions)[0] == train(network)[0]
 
 
 def test_an_exception_covers_the_gradients_of_its_node(network):
     model = onnx.load(network)
     products = [node.name for node in model.graph.node if node.op_type in ("Gemm", "MatMul")]
-    assert train(network, precision="bfloat16", float32_nodes=products)[0] == train(network)[0]
-    some = train(network, precision="bfloat16", float32_nodes=products[:1])[0]
-    assert some not in (train(network)[0], train(network, precision="bfloat16")[0])
+    assert train(network, **PAIRS, float32_nodes=products)[0] == train(network)[0]
+    some = train(network, **PAIRS, float32_nodes=products[:1])[0]
+    assert some not in (train(network)[0], train(network, **PAIRS)[0])
 
 
 def test_exceptions_are_a_sequence_of_texts_or_a_configuration_entry(network):

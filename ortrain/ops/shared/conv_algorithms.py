@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
-from math import prod
 
 from ortrain.ops.registry.constants import at_least, select_if, surely_equal, symbolic_max, symbolic_min
-from ortrain.ops.shared.windows import Windows, three
+from ortrain.ops.shared.conv_geometry import UNIT, Geometry
+from ortrain.ops.shared.windows import three
 
 MIN_CHANNELS = 16
 """Elements of the widest vector. Kernels let the last vector of channels overlap the one before it, so they need at least one whole vector."""
@@ -15,83 +15,6 @@ MAX_TAPS, GROUPED_TAPS = 128, 1024
 """Equal to the constants in channels_last/geometry.h and grouped.h."""
 ROOM = 1 << 19
 """Elements of float64 in the workspace of a worker, whose size is MIN_WORKSPACE in engine.pyx."""
-
-
-Triple = tuple[int, int, int]
-UNIT: Triple = (1, 1, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """The sizes of one convolution or pooling operation over images of `planes` of `rows`; a two-dimensional image has one plane.
-
-    kernel, strides, pads (at the beginning) and dilations are those of planes, rows and columns."""
-
-    images: int
-    planes: int
-    rows: int
-    columns: int
-    channels: int
-    filters: int
-    group: int
-    out_planes: int
-    out_rows: int
-    out_columns: int
-    kernel: Triple
-    strides: Triple
-    pads: Triple
-    dilations: Triple
-
-    @property
-    def taps(self) -> int:
-        return prod(self.kernel)
-
-    @property
-    def pixels(self) -> int:
-        """The number of output pixels of all images."""
-        return self.images * self.out_planes * self.out_rows * self.out_columns
-
-    @property
-    def flat(self) -> bool:
-        """Whether images have one plane, over which the kernel moves."""
-        return self.planes == self.out_planes == self.kernel[0] == self.strides[0] == 1
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to multiply."""
-        return self.pixels == 0 or self.channels == 0 or self.filters == 0
-
-    @property
-    def depth(self) -> int:
-        """The number of products that are summed for one output element."""
-        return self.taps * self.channels // self.group
-
-    @property
-    def group_filters(self) -> int:
-        return self.filters // self.group
-
-    def ints(self) -> tuple[int, ...]:
-        """Return the sizes in the order of the struct Geometry in channels_last/geometry.h."""
-        return (self.images, self.planes, self.rows, self.columns, self.channels, self.filters, self.group, self.out_planes, self.out_rows, self.out_columns,
-                *self.kernel, *self.strides, *self.pads, *self.dilations)
-
-
-def geometry_of(data: tuple[int, ...], filters: int, group: int, windows: Windows) -> Geometry:
-    """Return the geometry of windows over data [n, h, w, c] or [n, d, h, w, c].
-
-    Where a kernel has one plane, the planes are images of their own. Where it has one row and one column, and these axes are neither strided nor padded, each
-    plane becomes one row: both are two-dimensional convolutions, which have more algorithms."""
-    pads = tuple(int(pad or 0) for pad in windows.begins)
-    v = Geometry(data[0], *three(data[1:-1], 1), data[-1], filters, group, *three([int(size) for size in windows.output], 1), three(windows.kernel, 1),
-                 three(windows.strides, 1), three(pads, 0), three(windows.dilations, 1))
-    if v.planes == 1 and v.flat:
-        return v
-    if v.kernel[0] == v.strides[0] == 1 and v.planes == v.out_planes:
-        return replace(v, images=v.images * v.planes, planes=1, out_planes=1)
-    if v.kernel[1:] == v.strides[1:] == (1, 1) and (v.rows, v.columns) == (v.out_rows, v.out_columns):
-        rows = replace(v, planes=1, rows=v.planes, columns=v.rows * v.columns, out_planes=1, out_rows=v.out_planes, out_columns=v.rows * v.columns)
-        return replace(rows, kernel=(1, v.kernel[0], 1), strides=(1, v.strides[0], 1), pads=(0, v.pads[0], 0), dilations=(1, v.dilations[0], 1))
-    return v
 
 
 class Method(IntEnum):
@@ -138,6 +61,9 @@ WINOGRAD_1D_PLANES, WINOGRAD_1D_PART, WINOGRAD_1D_TILES = 8, 1 << 16, 8
 """Equal to the constants in channels_last/winograd_1d.h."""
 WINOGRAD_1D_TAPS, ROW_WINOGRAD_SAVING = (3, 5, 7), 140
 """Widths of kernels, and the least number of products of direct convolution, in percent of those of Winograd's tiles, which may be partly empty."""
+TILED_CHANNELS = 96
+"""Channels and filters from which bfloat16 tiles are faster than Winograd's 3 x 3 algorithm. On an Emerald Rapids, 128 channels on 16 x 16 pixels take 0.72 of
+its time, 256 and 512 on fewer pixels 0.65 and 0.75, but 64 on 32 x 32 pixels 1.4. One-dimensional Winograd is not faster, from 64 channels on."""
 PANEL_SIZE, MIN_TILED_SIDE, MIN_TILED_DEPTH, MIN_TILED_PRODUCTS, MIN_FILLED = 32, 48, 64, 1 << 20, 70
 """Equal to the constants in matmul/amx_eligibility.h."""
 MAX_WINDOW_TAPS = 64
@@ -198,15 +124,31 @@ def method_of(v: Geometry, direct: bool, tiles: bool = False, pairs: bool = Fals
     """Return the fastest algorithm of the forward pass and the data gradient.
 
     direct: exclude Winograd's algorithms, whose rounding errors are larger (docs/performance.md). tiles: whether AMX tiles may be used. Without strides,
-    Winograd is faster than tiles, along rows only with 5 taps; with strides it is slower (512 channels on 7 x 7: 5.9 instead of 3.7 ms). pairs: whether
-    operands may be rounded to bfloat16. On tiles they are one part then, but a product that does not suit tiles, such as that of one class of pixels, is
-    computed in pairs."""
+    Winograd is faster than tiles of float32, along rows only with 5 taps; with strides it is slower (512 channels on 7 x 7: 5.9 instead of 3.7 ms). pairs:
+    whether operands may be rounded to bfloat16: on tiles to one part, elsewhere to pairs."""
     method = vector_method(v, direct)
     slower = method in (Method.IM2COL, Method.DIRECT) or (method == Method.WINOGRAD and v.strides != UNIT)
-    tiled = tiles and (slower or (method == Method.WINOGRAD_1D and along_rows(v).kernel[2] != 5))
-    if (tiled and suits_tiles(v) and (supports_pairs(v) or not pairs)) or (slower and pairs and suits_pairs(v)):
-        return Method.IMPLICIT_GEMM
-    return method
+    if tiles and pairs:
+        tiled = suits_rounded_tiles(v, method, slower)
+    elif tiles:
+        tiled = suits_tiles(v) and (slower or (method == Method.WINOGRAD_1D and along_rows(v).kernel[2] != 5))
+    else:
+        tiled = slower and pairs and suits_pairs(v)
+    return Method.IMPLICIT_GEMM if tiled else method
+
+
+def suits_rounded_tiles(v: Geometry, method: Method, slower: bool) -> bool:
+    """Return whether implicit GEMM on AMX tiles of operands rounded to bfloat16 suits a convolution. method: the fastest algorithm on vector units. slower:
+    whether it is slower than tiles of float32.
+
+    Those are slower even where a gradient does not suit tiles and is computed in pairs: from 32 to 64 channels with strides of 2 the forward pass takes 0.45
+    of their time, and the gradients take 0.78."""
+    if not supports_pairs(v):
+        return False
+    if slower:
+        return v.channels % PANEL_SIZE == 0 and suits_amx(v.pixels, v.filters, v.depth)
+    wide = method == Method.WINOGRAD_1D or (method == Method.WINOGRAD and min(v.channels, v.filters) >= TILED_CHANNELS)
+    return wide and suits_tiles(v)
 
 
 def vector_method(v: Geometry, direct: bool) -> Method:

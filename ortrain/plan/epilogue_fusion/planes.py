@@ -12,7 +12,8 @@ from ortrain.ir import Node
 from ortrain.ops.channels_last import conv_windows
 from ortrain.ops.registry.record import canonical_domain
 from ortrain.ops.registry.shape_inference import ShapeInference
-from ortrain.ops.shared.conv_algorithms import can_use_planes, geometry_of
+from ortrain.ops.shared.conv_algorithms import can_use_planes
+from ortrain.ops.shared.conv_geometry import geometry_of
 from ortrain.plan.epilogue_fusion.rewriter import EpilogueRewriter
 from ortrain.plan.layout_values import to_first, to_last
 

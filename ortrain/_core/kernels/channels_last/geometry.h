@@ -1,7 +1,7 @@
 /* The sizes of a convolution or pool, and the index arithmetic of its windows. */
 #ifndef ORTRAIN_CHANNELS_LAST_GEOMETRY_H
 #define ORTRAIN_CHANNELS_LAST_GEOMETRY_H
-/* The first 22 ints of every convolution and pool, in the order of Geometry.ints() in ops/shared/conv_algorithms.py. Images are three-dimensional: `planes` of
+/* The first 22 ints of every convolution and pool, in the order of Geometry.ints() in ops/shared/conv_geometry.py. Images are three-dimensional: `planes` of
  * `rows`; two-dimensional ones have one plane. A kernel row is one of the kernel_z * kernel_y rows of kernel_x taps. */
 typedef struct Geometry {
     int64_t images, planes, rows, columns, channels, filters, group, out_planes, out_rows, out_columns;

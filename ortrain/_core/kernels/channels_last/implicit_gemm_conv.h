@@ -5,7 +5,7 @@
  *                    phase is a GEMM of an im2col matrix of dy with the filters of these taps.
  *   weight gradient  dw [filters, taps * channels] = dy^T im2col(x)
  * Filters are transposed from ONNX's [k, c, taps] to [k, taps, c] first. The planner chooses these kernels instead of direct, im2col and strided Winograd
- * convolutions (suits_tiles and suits_pairs in ops/shared/conv_algorithms.py). */
+ * convolutions, and on bfloat16 tiles of others, too (method_of in ops/shared/conv_algorithms.py). */
 
 #define V NAMED(Vector)
 #define W NAMED(WIDTH)

@@ -1,7 +1,7 @@
 /* Weight gradient with one GEMM dy^T x per tap, over all pixels, in blocks of filters and channels; for taps with many channels.
  *
  * Both operands are much longer than wide. A block of each is copied into rows that are WEIGHT_PAD elements longer than necessary, which spreads the columns
- * that the GEMM reads over the sets of the L1 cache: reading them in place took twice the time for 256 filters of 64 channels. Where products take bfloat16
+ * that the GEMM reads over the sets of the L1 cache: reading them in place took twice the time for 256 filters of 64 channels. Where vectors take bfloat16
  * operands, the engine's GEMM packs a tap that reads all pixels in order. */
 #define W NAMED(WIDTH)
 #ifndef ORTRAIN_CHANNELS_LAST_WEIGHT_GRADIENT_H

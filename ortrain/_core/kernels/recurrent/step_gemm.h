@@ -1,5 +1,5 @@
 /* The GEMM of one time step, C [rows, columns] (+)= A [rows, depth] weights [depth, columns], on the calling thread, for float32 and float64. In float32 it
- * is matmul/step_gemm.h, here or, where products take bfloat16 operands, in the engine. In float64, which is used to verify gradients, packed weights are
+ * is matmul/step_gemm.h, here or, where vectors take bfloat16 operands, in the engine. In float64, which is used to verify gradients, packed weights are
  * row-major for the engine's GEMM.
  *
  * Packed weights take at most depth * (columns + PANEL_PADDING) elements: see `panels` in ops/recurrent.py. */
