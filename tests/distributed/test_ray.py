@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import runpy
 import shlex
 import signal
 import subprocess
@@ -15,11 +16,13 @@ import pytest
 
 from ortrain import Trainer, errors
 from ortrain.cli import main
-from ortrain.distributed import Launcher, OptimizerSharding, Ray, SingleProcess
+from ortrain.distributed import Launcher, Ray, SingleProcess
 from ortrain.distributed.ray import _cluster, _failure
 from ortrain.distributed.ray_worker import INLINE_BYTES
+from ortrain.formats.checkpoint import read_checkpoint
 from ortrain.trainer import Callback
 from tests.distributed.test_parallel_training import HELD_OUT, LABELS, X, trainer_of, weights_of
+from tests.distributed.threads import results
 from tests.layers import ROOT
 from tests.trainer.models import classifier
 
@@ -116,12 +119,6 @@ def test_arrays_of_any_size_are_exchanged_until_a_worker_fails_whose_error_other
 # ---- training
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(cluster):
-    """What two workers reach together."""
-    return fit(Ray(workers=2), 4, **HOW)
-
-
 def assert_close(found, expected):
     for mine, other in zip(found[0], expected[0], strict=True):
         assert mine == pytest.approx(other, rel=2e-6)
@@ -129,46 +126,43 @@ def assert_close(found, expected):
         np.testing.assert_allclose(found[1][name], array, rtol=2e-4, atol=2e-6, err_msg=name)
 
 
-def test_two_workers_train_like_one_process_with_the_whole_batch(uninterrupted):
-    assert_close(uninterrupted, fit(None, 8, **HOW))
-
-
-def test_four_workers_that_divide_the_optimizer_train_like_one_process_with_the_whole_batch(cluster):
-    assert_close(fit(Ray(workers=4), 2, metrics=["accuracy"], synchronization=OptimizerSharding()), fit(None, 8, metrics=["accuracy"]))
-
-
-
 # ---- the command line
 
 TRAIN = "train model.onnx data.npz --loss cross-entropy --learning-rate 0.01 --quiet --epochs"
 
 
-def test_the_command_line_trains_in_workers(cluster, tmp_path, monkeypatch, capsys):
+def test_the_command_line_trains_in_four_workers_that_divide_the_optimizer_as_in_one_process(cluster, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     onnx.save(classifier(), "model.onnx")
     np.savez("data.npz", x=X, labels=LABELS)
 
     def history(line, folder):
         assert main(shlex.split(f"{line} --out {folder}")) == 0, capsys.readouterr().err
-        return [record["training"]["loss"] for record in json.loads((tmp_path / folder / "history.json").read_text(encoding="utf-8"))]
+        losses = [record["training"]["loss"] for record in json.loads((tmp_path / folder / "history.json").read_text(encoding="utf-8"))]
+        return losses, read_checkpoint(tmp_path / folder / "checkpoint").trainable
 
-    one = history(f"{TRAIN} 3 --batch-size 8", "one")
-    several = "--strategy ray --workers 2 --synchronization sharded-optimizer"
-    assert history(f"{TRAIN} 3 --batch-size 4 --log csv {several}", "several") == pytest.approx(one, rel=2e-6)
+    one, one_weights = history(f"{TRAIN} 3 --batch-size 8", "one")
+    several = "--strategy ray --workers 4 --synchronization sharded-optimizer"
+    losses, weights = history(f"{TRAIN} 3 --batch-size 2 --log csv {several}", "several")
+    assert losses == pytest.approx(one, rel=2e-6)
+    for name, array in one_weights.items():
+        np.testing.assert_allclose(weights[name], array, rtol=2e-4, atol=2e-6, err_msg=name)
     files = {path.name for path in (tmp_path / "several").iterdir()}
     assert {"trained.onnx", "checkpoint", "checkpoint.best", "history.csv", "settings.json", "log.csv"} <= files
     described = json.loads((tmp_path / "several" / "trainer.json").read_text(encoding="utf-8"))
-    assert (described["loss"], described["optimizer"], described["workers"]) == ("cross-entropy", "adamw", 2)
+    assert (described["loss"], described["optimizer"], described["workers"]) == ("cross-entropy", "adamw", 4)
     assert main(shlex.split(f"{TRAIN} 3 {several} --out several")) == 1 and "holds a run already" in capsys.readouterr().err
 
 
 # ---- workers that are lost or fail
 
 
-def test_workers_start_anew_from_the_last_checkpoint_when_one_was_killed(uninterrupted, tmp_path):
+def test_workers_start_anew_from_the_last_checkpoint_when_one_was_killed_and_end_as_if_none_was(cluster, tmp_path):
+    uninterrupted = results(2, lambda strategy: fit(strategy, 4, **HOW))[0]                         # of workers that are threads, which sum in the same order
     with pytest.warns(RuntimeWarning, match="rank 1 of 2 was lost, and Ray Train has started all workers anew"):
         found = fit(Ray(workers=2), 4, folder=tmp_path / "run", save_every_steps=2, callbacks=[Event("kill", tmp_path)], **HOW)
     assert_same(found, uninterrupted)
+    assert_close(found, fit(None, 8, **HOW))
 
 
 def test_a_worker_that_is_lost_too_often_ends_the_run_with_its_rank(cluster, tmp_path):
@@ -209,12 +203,12 @@ def test_an_interrupt_ends_the_workers_and_leaves_the_programs_own_handler(clust
 # ---- the example
 
 
-def test_the_example_trains_and_exports(cluster, tmp_path):
+def test_the_example_trains_and_exports(cluster, tmp_path, monkeypatch, capsys):
     pytest.importorskip("sklearn")
-    command = [sys.executable, "examples/data_parallel/train_digits.py", "--ray", "2", "--epochs", "3", "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr
-    found = re.search(r"2 workers with 16 samples each: 3 epochs, 135 steps, .* held-out accuracy ([\d.]+)%", done.stdout)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", ["train_digits.py", "--ray", "2", "--epochs", "3", "--out", str(tmp_path / "out")])
+    runpy.run_path(str(ROOT / "examples" / "data_parallel" / "train_digits.py"), run_name="__main__")
+    found = re.search(r"2 workers with 16 samples each: 3 epochs, 135 steps, .* held-out accuracy ([\d.]+)%", capsys.readouterr().out)
     assert found is not None and float(found[1]) > 90 and (tmp_path / "out" / "trained.onnx").exists()
 
 
