@@ -33,15 +33,19 @@ OTHERS = {
 }
 
 
-def model_of(form, causal=False):
-    """Return a classifier of attention with a dense layer of queries, keys and values before it, and the names of its weights."""
+def model_of(form, causal=False, tokens=None, rows=ROWS):
+    """Return a classifier of attention with a dense layer of queries, keys and values before it, and the names of its weights. tokens: the rows of the result
+    whose mean is classified, or the one that is; None for all. rows: the number of rows, or its name."""
     rng = np.random.default_rng(2)
     weights = {"w": rng.standard_normal((WIDTH, 3 * WIDTH)) / 2, "b": rng.standard_normal(3 * WIDTH) / 5, "out": rng.standard_normal((WIDTH, CLASSES))}
     scores = [node("MatMul", ["q", "kt"], "products"), node("Mul", ["products", "scale"], "scaled")]
     scores += [node("Add", ["scaled", "mask"], "masked")] if causal else []
     nodes = [node("MatMul", ["x", "w"], "xw"), node("Add", ["xw", "b"], "p"), *form, *scores, node("Softmax", ["masked" if causal else "scaled"], "s", axis=-1),
              node("MatMul", ["s", "v"], "mixed"), node("Transpose", ["mixed"], "y4", perm=[0, 2, 1, 3]), node("Reshape", ["y4", "joined"], "y"),
-             node("ReduceMean", ["y"], "mean", axes=[1], keepdims=0), node("MatMul", ["mean", "out"], "logits")]
+             *([] if tokens is None else [node("Gather", ["y", "tokens"], "chosen", axis=1)]),
+             node("MatMul", ["chosen" if isinstance(tokens, int) else "mean", "out"], "logits")]
+    if not isinstance(tokens, int):
+        nodes.insert(-1, node("ReduceMean", ["y" if tokens is None else "chosen"], "mean", axes=[1], keepdims=0))
     if any("m" in made.output for made in form):
         nodes += [node("Unsqueeze", ["m", "last"], "column"), node("Add", ["logits", "column"], "result")]
     else:
@@ -52,14 +56,15 @@ def model_of(form, causal=False):
                     (weights | {"scale": SIZE ** -0.5, "mask": np.triu(np.full((ROWS, ROWS), -1e9), 1)}).items()]
     initializers += [numpy_helper.from_array(np.array(values, np.int64), name) for name, values in integers.items()]
     initializers += [numpy_helper.from_array(np.array(i, np.int64), f"i{i}") for i in range(3)]
-    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", ROWS, WIDTH])],
+    initializers.append(numpy_helper.from_array(np.array(tokens or 0, np.int64), "tokens"))
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", rows, WIDTH])],
                               [helper.make_tensor_value_info("result", TensorProto.FLOAT, ["n", CLASSES])], initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), list(weights)
 
 
-def trained(form, causal=False, **options):
+def trained(form, causal=False, tokens=None, rows=ROWS, **options):
     """Return (losses, session) after three steps."""
-    model, weights = model_of(form, causal)
+    model, weights = model_of(form, causal, tokens, rows)
     session = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD, requires_grad=weights, learning_rate=0.1,
                                          options=SessionOptions(**options))
     rng, losses = np.random.default_rng(3), []
@@ -82,6 +87,30 @@ def test_packed_heads_are_read_where_they_are_and_train_as_unfused_ones(form, ca
     assert "Softmax" in operators(separate)
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     np.testing.assert_allclose(session.to_buffer(), separate.to_buffer(), atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [0, 4, -1, [2, 3, 4], [-2, -1]], ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_queries_of_adjacent_tokens_are_read_where_they_are(form, tokens, monkeypatch):
+    losses, session = trained(FORMS[form], True, tokens)
+    names = operators(session)
+    assert names.count("PackedAttention") == names.count("PackedAttentionGrad") == 1
+    assert not {"Split", "Transpose", "Concat", "Softmax"} & set(names) and names.count("Gather") <= 1             # of the mask's row
+    monkeypatch.setattr("ortrain.training.binding.fused_training_model", lambda model: model)
+    expected, separate = trained(FORMS[form], True, tokens)
+    assert "Softmax" in operators(separate)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    np.testing.assert_allclose(session.to_buffer(), separate.to_buffer(), atol=1e-5)
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [([0, 2], ROWS), ([-1, 0], ROWS), ([3, 2], ROWS), (0, "rows"), ([0, 1], "rows")], ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_queries_of_other_tokens_or_of_an_unknown_number_are_copied(form, tokens, rows, monkeypatch):
+    losses, session = trained(FORMS[form], tokens=tokens, rows=rows)
+    assert "Attention" in operators(session) and "PackedAttention" not in operators(session)
+    monkeypatch.setattr("ortrain.training.binding.fused_training_model", lambda model: model)
+    expected, _ = trained(FORMS[form], tokens=tokens, rows=rows)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("form", OTHERS)

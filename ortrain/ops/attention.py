@@ -30,8 +30,8 @@ def lower_attention(c: LoweringContext, q: int, mask: int, by_head: bool, packed
     q, mask: the indices of the inputs q and mask. by_head: one work item per head (the backward pass, which has two blocks of scores) instead of one per block
     of query rows. packed: input q has q, k and v."""
     if packed:
-        n, rows, _, heads, size = c.dims(q)
-        keys, width = rows, size
+        n, keys, _, heads, size = c.dims(q)
+        rows, width = int(c.attribute("query_rows", 0)) or keys, size
     else:
         (n, rows, heads, size), (_, keys, _, _), (_, _, _, width) = (c.dims(q + i) for i in range(3))
     causal = c.has(mask) and rows == keys and is_causal_mask(c.value(mask), rows)
@@ -43,7 +43,7 @@ def lower_attention(c: LoweringContext, q: int, mask: int, by_head: bool, packed
     if packed and by_head:
         elements += lanes * keys * size                  # dk of a head, until dq has been computed from k
     kernel = "attention_grad" if by_head else "attention"
-    ints = (n, heads, rows, keys, size, width, int(causal), block, lanes, *mask_strides, int(packed))
+    ints = (n, heads, rows, keys, size, width, int(causal), block, lanes, *mask_strides, int(packed), int(c.attribute("first_query", 0)))
     return KernelCall(kernel, ints, (float(c.attribute("scale", 1.0)),), scratch=elements * numpy_dtype(c.dtype(0)).itemsize,
                       in_place=_in_place(c, rows, block, packed) if by_head else {})
 
@@ -108,33 +108,40 @@ def attention_grad(c: InferenceContext) -> list[TensorType]:
 
 def packed_attention_gradient(g: GradientBuilder) -> Sequence[str | None]:
     mask = g.inputs[1] if g.has(1) else ""
-    dqkv = g.op("PackedAttentionGrad", g.dy, g.inputs[0], mask, g.outputs[0], g.output(1), domain=ORTRAIN, scale=float(g.attribute("scale", 1.0)))
+    dqkv = g.op("PackedAttentionGrad", g.dy, g.inputs[0], mask, g.outputs[0], g.output(1), domain=ORTRAIN, scale=float(g.attribute("scale", 1.0)),
+                query_rows=int(g.attribute("query_rows", 0)), first_query=int(g.attribute("first_query", 0)))
     return [dqkv, *([None] if g.has(1) else [])]
 
 
-def check_packed(c: InferenceContext, first: int) -> Shape:
-    """Return the shape of input `first`, which has q, k and v. Raises if that is none, or if the mask after it does not fit."""
+def check_packed(c: InferenceContext, first: int) -> tuple[Shape, Dim]:
+    """Return the shape of input `first`, which has q, k and v, and the number of queries. Raises if the shape or the attributes are none, or if the mask after
+    the input does not fit."""
     shape = c.shape(first)
     if len(shape) != 5 or shape[2] != 3:
         raise c.error(f"expected queries, keys and values [n, rows, 3, heads, size], got {list(shape)}")
+    count, start = int(c.attribute("query_rows", 0)), int(c.attribute("first_query", 0))
+    if count < 0 or start < 0 or (start and not count) or count and isinstance(shape[1], int) and start + count > shape[1]:
+        raise c.error(f"expected queries within {shape[1]} rows, got {count} from row {start} on")
+    queries = count or shape[1]
     if c.has(first + 1):
-        check_broadcasts(c, first + 1, (shape[0], shape[3], shape[1], shape[1]))
-    return shape
+        check_broadcasts(c, first + 1, (shape[0], shape[3], queries, shape[1]))
+    return shape, queries
 
 
 @operator("PackedAttention", domain=ORTRAIN, lower=lambda c: lower_attention(c, 0, 1, False, packed=True), gradient=packed_attention_gradient,
           stop_gradient=(1,), required_outputs=1, takes_bfloat16=True, takes_rounded=(0,))
 def packed_attention(c: InferenceContext) -> list[TensorType]:
-    """y and log-sum-exp as Attention of q, k and v, which are one input [n, rows, 3, heads, size]"""
-    n, rows, _, heads, size = check_packed(c, 0)
-    return [TensorType(c.dtype(0), (n, rows, heads, size)), TensorType(c.dtype(0), (n, heads, rows))]
+    """y and log-sum-exp as Attention of q, k and v, which are one input [n, rows, 3, heads, size]; of q only `query_rows` from `first_query` on, if given"""
+    (n, _, _, heads, size), queries = check_packed(c, 0)
+    return [TensorType(c.dtype(0), (n, queries, heads, size)), TensorType(c.dtype(0), (n, heads, queries))]
 
 
 @operator("PackedAttentionGrad", domain=ORTRAIN, lower=lambda c: lower_attention(c, 1, 2, True, packed=True), differentiable=False, required_outputs=1,
           takes_bfloat16=True, takes_rounded=(1, 3))
 def packed_attention_grad(c: InferenceContext) -> list[TensorType]:
     """dqkv of (dY, qkv, mask, y, log-sum-exp of the scores)"""
-    n, rows, _, heads, size = shape = check_packed(c, 1)
-    check_inputs(c, (n, rows, heads, size), 0, 3)
-    check_inputs(c, (n, heads, rows), 4)
+    shape, queries = check_packed(c, 1)
+    n, _, _, heads, size = shape
+    check_inputs(c, (n, queries, heads, size), 0, 3)
+    check_inputs(c, (n, heads, queries), 4)
     return [TensorType(c.dtype(0), shape)]

@@ -21,13 +21,13 @@ def _names(text: str) -> frozenset[str]:
 INTEGER = _names("""
     K N adam_mode align_corners allowzero antialias axis batch_axis batch_dims batch_first bits blank block_size blocks blocksize broadcast ceil_mode
     center_point_box channels_last chunk_rows closed correct_bias count_include_pad detect_negative detect_positive direct do_bias_correction do_rotary
-    dtype end exclude_outside exclusive fmod fuse_outputs group hidden_size ignore_index input_forget interleaved inverse is_causal is_inner_broadcast is_test
-    isinf_only isnan_only k keepdims kv_num_heads largest layout left_window_size linear_before_reset local_window_size new_axis noop_with_empty_axes num_groups
-    num_heads num_outputs num_scan_inputs offset_group onesided opset output_dtype output_height output_sequence output_width outputs_of_operator
-    periodic positions_last precision q_num_heads qk_matmul_output_mode quant_max quant_type reads_planes relu reverse right_window_size
-    rotary_embedding_dim rotary_interleaved sample_size sampling_ratio saturate scale_down select_last_index size softmax_precision sorted start stash_type
-    storage_order time_axis to training_mode transA transB transBatchA transBatchB transposed_dw unidirectional upper value_int weighted_mean weight_decay_mode
-    writes_planes zero_infinity
+    dtype end exclude_outside exclusive first_query fmod fuse_outputs group hidden_size ignore_index input_forget interleaved inverse is_causal
+    is_inner_broadcast is_test isinf_only isnan_only k keepdims kv_num_heads largest layout left_window_size linear_before_reset local_window_size new_axis
+    noop_with_empty_axes num_groups num_heads num_outputs num_scan_inputs offset_group onesided opset output_dtype output_height output_sequence
+    output_width outputs_of_operator periodic positions_last precision q_num_heads qk_matmul_output_mode quant_max quant_type query_rows reads_planes relu
+    reverse right_window_size rotary_embedding_dim rotary_interleaved sample_size sampling_ratio saturate scale_down select_last_index size
+    softmax_precision sorted start stash_type storage_order time_axis to training_mode transA transB transBatchA transBatchB transposed_dw unidirectional
+    upper value_int weighted_mean weight_decay_mode writes_planes zero_infinity
 """) | {name for algorithm in ALGORITHMS.values() for name in algorithm.ints}
 NUMBER = _names("""
     alpha beta bias clip cubic_coeff_a decay_factor dloss epsilon extrapolation_value gamma height_scale high label_smoothing lambd low

@@ -84,7 +84,7 @@ def packed_attention(qkv: int, matmuls: int) -> Cost:
 
     def cost(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
         n, rows, _, heads, size = sizes(inputs, qkv)
-        return matmuls * n * heads * rows * rows * 2 * size
+        return matmuls * n * heads * (int(attributes.get("query_rows", 0)) or rows) * rows * 2 * size
 
     return cost
 

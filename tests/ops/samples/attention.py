@@ -49,17 +49,21 @@ def forward_and_gradient(label, inputs, mask=None, constant=False):
                  constants=[4] if constant else [], label=label)
 
 
-def packed(label, rows, mask=None, constant=False):
-    """Yield samples of the operator whose queries, keys and values are one input, and of its gradient."""
+def packed(label, rows, mask=None, constant=False, queries=None):
+    """Yield samples of the operator whose queries, keys and values are one input, and of its gradient. queries: the first one and their number; None for all."""
     qkv, given = rng.standard_normal((N, rows, 3, HEADS, SIZE)), [] if mask is None else [mask]
+    first, count = queries or (0, rows)
 
     def forward(qkv, mask=None):
-        return attend(*np.moveaxis(qkv, 2, 0), mask)
+        q, k, v = np.moveaxis(qkv, 2, 0)
+        return attend(q[:, first : first + count], k, v, mask)
 
     def gradient(dy, qkv, mask, y, log_sums):
-        return np.stack(attend_gradient(dy, *np.moveaxis(qkv, 2, 0), mask, y, log_sums), 2)
+        q, k, v = np.moveaxis(qkv, 2, 0)
+        dq, dk, dv = attend_gradient(dy, q[:, first : first + count], k, v, mask, y, log_sums)
+        return np.stack([np.pad(dq, ((0, 0), (first, rows - first - count), (0, 0), (0, 0))), dk, dv], 2)
 
-    own, y, log_sums = {"scale": SCALE}, *forward(qkv, mask)
+    own, y, log_sums = {"scale": SCALE} | ({"query_rows": count, "first_query": first} if queries else {}), *forward(qkv, mask)
     yield Sample("PackedAttention", [qkv, *given], lambda *a: forward(*a)[0], own, "ortrain", indices=[0], constants=[1] if constant else [], label=label)
     yield Sample("PackedAttention", [qkv, *given], forward, own, "ortrain", outputs=2, gradient=False, constants=[1] if constant else [],
                  label=f"{label}-two-outputs")
@@ -75,13 +79,16 @@ SAMPLES = [
     *forward_and_gradient("causal-not-known", operands(6, 6), causal(6)), *forward_and_gradient("padding", operands(5, 7), PADDING),
     *forward_and_gradient("bias-of-heads", operands(4, 7), rng.standard_normal((1, HEADS, 4, 7))), *forward_and_gradient("column", operands(4, 7), rng.standard_normal((4, 1))),
     *forward_and_gradient("one-row", operands(1, 3)), *packed("packed", 6), *packed("packed-causal", 6, causal(6), True),
-    *packed("packed-padding", 7, PADDING),
+    *packed("packed-padding", 7, PADDING), *packed("packed-class-token", 7, PADDING, queries=(0, 1)), *packed("packed-last-tokens", 6, queries=(4, 2)),
 ]
 SAMPLES += [s for s in (*forward_and_gradient("blocks", LONG), *forward_and_gradient("causal-blocks", LONG, causal(150), True)) if s.outputs > 1]
-SAMPLES += [s for s in (*packed("packed-blocks", 150), *packed("packed-causal-blocks", 150, causal(150), True)) if not s.gradient]
+SAMPLES += [s for s in (*packed("packed-blocks", 150), *packed("packed-causal-blocks", 150, causal(150), True), *packed("packed-some-blocks", 150, queries=(3, 140)))
+            if not s.gradient]
 REFUSALS = [
     Refusal("Attention", [np.ones((2, 3, 4)), np.ones((2, 3, 4)), np.ones((2, 3, 4))], {}, "ortrain"),
     Refusal("Attention", [np.ones((2, 3, 2, 4)), np.ones((2, 3, 2, 5)), np.ones((2, 3, 2, 5))], {}, "ortrain"),
     Refusal("PackedAttention", [np.ones((2, 3, 2, 2, 5))], {}, "ortrain"), Refusal("PackedAttention", [np.ones((2, 3, 2, 5))], {}, "ortrain"),
     Refusal("PackedAttention", [np.ones((2, 3, 3, 2, 5)), np.ones((4, 3))], {}, "ortrain"),
+    *(Refusal("PackedAttention", [np.ones((2, 3, 3, 2, 5))], {"query_rows": count, "first_query": first}, "ortrain")
+      for count, first in ((4, 0), (2, 2), (-1, 0), (0, 1), (1, -1))),
 ]

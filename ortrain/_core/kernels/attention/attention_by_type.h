@@ -71,7 +71,7 @@ static void NAMED(attention_lane)(void *context, int64_t lane, int64_t worker)
     for (int64_t units = h->n * h->heads * blocks, unit = units * lane / h->lanes; unit < units * (lane + 1) / h->lanes; unit++) {
         int64_t image = unit / blocks / h->heads, head = unit / blocks % h->heads, first = unit % blocks * h->block;
         int64_t count = h->rows - first < h->block ? h->rows - first : h->block, keys = visible_keys(h, first + count);
-        e->GEMM_SERIAL(e, worker, 0, 1, count, keys, h->size, 1, q + (image * h->rows + first) * stride + head * h->size, stride,
+        e->GEMM_SERIAL(e, worker, 0, 1, count, keys, h->size, 1, q + (image * h->image_queries + h->first_query + first) * stride + head * h->size, stride,
                        k + image * h->keys * stride + head * h->size, stride, 0, scores, keys, NULL, 0);
         for (int64_t i = 0; i < count; i++) {
             REAL *row = scores + i * keys, row_max = NAMED(scale_and_mask)(keys, scale, NAMED(mask_row)(h, mask, image, head, first + i), row);
@@ -117,8 +117,8 @@ static inline void NAMED(softmax_backward)(int64_t keys, REAL scale, NAMED(MaskR
 }
 
 /* (dy, q, k, v, mask or absent, y, log_sums) -> (dq, dk, dv). A unit is a head, whose blocks of query rows are added to dk and dv in order. dq may overwrite q;
- * where one block has all rows, dv may overwrite v, and dk y. Packed gradients may overwrite packed operands where one block has all rows: dk of a head is in
- * scratch until dq has been computed from k. */
+ * where one block has all rows, dv may overwrite v, and dk y. Packed gradients may overwrite packed operands where one block has all queries: dk of a head is
+ * in scratch until dq has been computed from k. */
 static void NAMED(attention_gradient_lane)(void *context, int64_t lane, int64_t worker)
 {
     const Attention *h = context; const KernelArgs *args = h->args; const Engine *e = args->engine;
@@ -131,7 +131,7 @@ static void NAMED(attention_gradient_lane)(void *context, int64_t lane, int64_t 
     REAL *head_dk = dscores + h->block * h->keys, scale = (REAL)args->floats[0];
     for (int64_t units = h->n * h->heads, unit = units * lane / h->lanes; unit < units * (lane + 1) / h->lanes; unit++) {
         int64_t image = unit / h->heads, head = unit % h->heads;
-        int64_t q_offset = image * h->rows * stride + head * h->size, k_offset = image * h->keys * stride + head * h->size;
+        int64_t q_offset = (image * h->image_queries + h->first_query) * stride + head * h->size, k_offset = image * h->keys * stride + head * h->size;
         int64_t y_offset = image * h->rows * y_stride + head * h->width, v_offset = image * h->keys * value_stride + head * h->width;
         const REAL *dy = (REAL *)in[0].data + y_offset, *q = all_q + q_offset, *k = all_k + k_offset, *v = all_v + v_offset;
         const REAL *y = (REAL *)result[0].data + y_offset, *log_sums = (REAL *)result[1].data + unit * h->rows;
@@ -140,6 +140,11 @@ static void NAMED(attention_gradient_lane)(void *context, int64_t lane, int64_t 
         if (adds) {
             NAMED(zero_head)(dk, h->keys, h->size, stride);
             NAMED(zero_head)(dv, h->keys, h->width, value_stride);
+        }
+        if (packed) {
+            int64_t end = h->first_query + h->rows;
+            NAMED(zero_head)(dq - h->first_query * stride, h->first_query, h->size, stride);
+            NAMED(zero_head)(dq + h->rows * stride, h->keys - end, h->size, stride);
         }
         for (int64_t first = 0; first < h->rows; first += h->block) {
             int64_t count = h->rows - first < h->block ? h->rows - first : h->block, keys = visible_keys(h, first + count);
