@@ -124,7 +124,7 @@ def has_bfloat16_vectors():
 
 def has_fast_bfloat16_vectors():
     """Return whether vectors of bfloat16 numbers are multiplied faster than those of float32. Intel's are not: an Emerald Rapids reached 60 to 80 GFLOP/s with
-    them, and 90 to 150 in float32; a Zen 4 takes half of the time."""
+    them, and 90 to 150 in float32 (Cooper Lake was not measured); a Zen 4 takes half of the time."""
     from ortrain._core.cpu import is_intel
     return has_bfloat16_vectors() and not is_intel()
 
