@@ -63,7 +63,7 @@ WINOGRAD_1D_TAPS, ROW_WINOGRAD_SAVING = (3, 5, 7), 140
 """Widths of kernels, and the least number of products of direct convolution, in percent of those of Winograd's tiles, which may be partly empty."""
 TILED_CHANNELS = 96
 """Channels and filters from which bfloat16 tiles are faster than Winograd's 3 x 3 algorithm. On an Emerald Rapids, 128 channels on 16 x 16 pixels take 0.72 of
-its time, 256 and 512 on fewer pixels 0.65 and 0.75, but 64 on 32 x 32 pixels 1.4. One-dimensional Winograd is not faster, from 64 channels on."""
+its time, 256 and 512 on fewer pixels 0.65 and 0.75, but 64 on 32 x 32 pixels 1.2 to 1.5. One-dimensional Winograd is not faster, from 64 channels on."""
 PANEL_SIZE, MIN_TILED_SIDE, MIN_TILED_DEPTH, MIN_TILED_PRODUCTS, MIN_FILLED = 32, 48, 64, 1 << 20, 70
 """Equal to the constants in matmul/amx_eligibility.h."""
 MAX_WINDOW_TAPS = 64
