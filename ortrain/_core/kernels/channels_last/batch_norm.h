@@ -245,7 +245,7 @@ static void NAMED(affine_coefficients)(const NAMED(BatchNorm) *s, const REAL *sc
 
 /* (x, scale, bias, running mean, running variance, residual or absent) -> (y, new running mean, new running variance, batch mean, 1 / standard deviation).
  * training: normalize by the statistics of the batch, else by the running ones. */
-static int NAMED(channels_last_norm)(const KernelArgs *args, int training)
+static int NAMED(normalize)(const KernelArgs *args, int training)
 {
     REAL *vectors;
     NAMED(BatchNorm) s = NAMED(batch_norm_from_args)(args, &vectors);
@@ -274,6 +274,8 @@ static int NAMED(channels_last_norm)(const KernelArgs *args, int training)
     args->engine->parallel_for(args->engine, NAMED(apply_item), &s, s.blocks);
     return STATUS_OK;
 }
+static int NAMED(channels_last_norm)(const KernelArgs *args) { return NAMED(normalize)(args, 0); }
+static int NAMED(channels_last_norm_train)(const KernelArgs *args) { return NAMED(normalize)(args, 1); }
 
 /* (x, scale, bias, batch mean, 1 / standard deviation, residual or absent) -> y, with the bits of the forward pass. */
 static int NAMED(channels_last_norm_again)(const KernelArgs *args)

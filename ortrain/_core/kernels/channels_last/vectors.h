@@ -1,7 +1,6 @@
 /* Building blocks of the channels-last kernels for one element type: vectors of channels, GEMM tiles and epilogues.
  *
- * A template: included once per type, with REAL, INTEGER (an integer of the same size) and NAMED(name) defined by channels_last.h. Vectors are GCC vector
- * extensions that may be unaligned. */
+ * A template: included once per type by common/float_types.h. Vectors are GCC vector extensions that may be unaligned. */
 #ifndef ORTRAIN_CHANNELS_LAST_VECTORS_H
 #define ORTRAIN_CHANNELS_LAST_VECTORS_H
 #include <stdint.h>

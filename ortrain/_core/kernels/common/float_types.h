@@ -1,15 +1,28 @@
-/* Instantiates a kernel template for float and double: includes the file that TEMPLATE names twice, with REAL (the element type) and NAMED(name) (the name with
- * the type as suffix) defined. It has no include guard, because a family includes it once per template. */
+/* Instantiates a kernel template for float and double: includes the file that TEMPLATE names twice, with REAL (the element type), INTEGER (an integer of its
+ * size), NAMED(name) (the name with the type as suffix) and the matrix multiplications of an engine of this type defined. It has no include guard, because a
+ * family includes it once per template. */
 #define REAL float
+#define INTEGER int32_t
 #define NAMED(name) name##_float
+#define GEMM(e, ...) (e)->gemm_float32(e, __VA_ARGS__)
+#define SERIAL_GEMM(e, ...) (e)->gemm_float32_serial(e, __VA_ARGS__)
 #include TEMPLATE
 #undef REAL
+#undef INTEGER
 #undef NAMED
+#undef GEMM
+#undef SERIAL_GEMM
 #define REAL double
+#define INTEGER int64_t
 #define NAMED(name) name##_double
+#define GEMM(e, ...) (e)->gemm_float64(e, __VA_ARGS__)
+#define SERIAL_GEMM(e, ...) (e)->gemm_float64_serial(e, __VA_ARGS__)
 #include TEMPLATE
 #undef REAL
+#undef INTEGER
 #undef NAMED
+#undef GEMM
+#undef SERIAL_GEMM
 #undef TEMPLATE
 
 #ifndef ORTRAIN_FLOAT_TYPES_H
