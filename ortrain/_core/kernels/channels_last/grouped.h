@@ -83,11 +83,19 @@ static int64_t grouped_block_planes(const GroupedAxis *z, const GroupedAxis *y, 
 #define LOAD_AGAIN(index)
 #endif
 
-/* Whether a shuffle of a vector by variable indices is one instruction. */
+/* Whether a shuffle of a vector by variable indices is one instruction. With AVX2 it is slow across halves (8 x 28 x 28 pixels of 64 channels in groups of 4:
+ * 770 µs, within halves 610); groups of up to 4 channels stay in their half. */
 #define HAS_SHUFFLE (VECTOR_BYTES == 64 || (VECTOR_BYTES == 32 && sizeof(REAL) == 4))
-/* The pixel of a step from a vector of the buffer: as it is, or spread by `lanes`. */
-#define SPREAD_PIXEL(vector) (vector)
-#define SPREADING_PIXEL(vector) SHUFFLE(vector, lanes)
+#define SHUFFLES_HALVES (VECTOR_BYTES == 32)
+/* The pixel of a step from the buffer: a vector as it is, a vector spread by `lanes`, or one element for all lanes. */
+#define SPREAD_PIXEL(from) LOAD(from)
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#include <immintrin.h>
+#define SPREADING_PIXEL(from) ((V)_mm256_permutevar_ps((__m256)LOAD(from), (__m256i)lanes))
+#else
+#define SPREADING_PIXEL(from) SHUFFLE(LOAD(from), lanes)
+#endif
+#define BROADCAST_PIXEL(from) ((from)[0] - (V){0})
 #endif
 
 typedef struct NAMED(Grouped) {
@@ -99,7 +107,8 @@ typedef struct NAMED(Grouped) {
     int64_t group_inputs, group_outputs; /* group_inputs: steps of a lane */
     int in_tiles; /* whether tiles spread the steps of a pixel, which the buffer has as it is, in registers */
     int64_t vectors, block_planes, block_rows, block_columns, plane_blocks, row_blocks, column_blocks, blocks;
-    /* Of the buffer [planes, rows, steps, phase, width, WIDTH]: steps, 1 if tiles spread them; columns of a phase; elements of a step, of a row, of a plane. */
+    /* Of the buffer [planes, rows, steps, phase, width, WIDTH]: steps, vectors of channels if tiles spread them; columns of a phase; elements of a step, of a
+     * row, of a plane. */
     int64_t steps, width, plane, row, depth;
     int64_t slices;
     NAMED(Epilogue) epilogue;
@@ -107,11 +116,17 @@ typedef struct NAMED(Grouped) {
 
 ALWAYS_INLINE int64_t NAMED(first_of_vector)(const NAMED(Grouped) *s, int64_t vector) { return max_i64(0, min_i64(vector * W, s->outputs - W)); }
 
+/* Whether the lanes of every vector are filters of one group, whose channels tiles broadcast from memory. With AVX2, groups of 8 channels take half of the time
+ * that they take with shuffles. */
+static inline int NAMED(broadcasts)(const NAMED(Grouped) *s)
+{ return VECTOR_BYTES < 64 && s->group_inputs > 1 && s->group_outputs % W == 0; }
+
 /* Whether tiles spread pixels. Those of 3 x 3 and 3 x 3 x 3 kernels for groups of 4 and 8 channels take 0.55 to 0.75 of the time of a copy that is spread,
  * which writes a pixel once for each step, and so do their weight gradients on AVX-512; on AVX2 those take as long as with the copy, half with strides. */
 static inline int NAMED(spreads_in_tiles)(const NAMED(Grouped) *s)
 {
-    return HAS_SHUFFLE && s->group_inputs > 1 && s->outputs >= W && W % s->group_outputs == 0 && W / s->group_outputs * s->group_inputs <= W;
+    int shuffles = HAS_SHUFFLE && s->group_inputs > 1 && s->outputs >= W && W % s->group_outputs == 0 && W / s->group_outputs * s->group_inputs <= W;
+    return shuffles || NAMED(broadcasts)(s);
 }
 
 /* The convolution, or with `transposed` its data gradient; with `summed` what the weight gradient reads. Blocks of points are as large as the L2 cache allows,
@@ -127,9 +142,9 @@ static NAMED(Grouped) NAMED(grouped_from_args)(const KernelArgs *args, int trans
     s.group_inputs = s.inputs / g->group; s.group_outputs = s.outputs / g->group;
     s.vectors = ceil_div(s.outputs, W);
     s.in_tiles = NAMED(spreads_in_tiles)(&s);
-    s.steps = s.in_tiles ? 1 : s.group_inputs;
+    s.steps = s.in_tiles ? ceil_div(s.group_inputs, W) : s.group_inputs;
     int64_t columns = s.x_axis.points, rows = s.y_axis.points, pixels = GROUPED_BYTES / (int64_t)sizeof(REAL) / (s.steps * W);
-    if (summed && s.in_tiles) pixels = GROUPED_SUMMED_BYTES / VECTOR_BYTES;
+    if (summed && s.in_tiles) pixels = GROUPED_SUMMED_BYTES / (VECTOR_BYTES * s.steps);
     int64_t inputs = GROUPED_INPUT_BYTES / (int64_t)sizeof(REAL) / s.inputs;
     if (s.z_axis.inputs * s.y_axis.inputs * s.x_axis.inputs > inputs) pixels = min_i64(pixels, inputs);
     if (s.z_axis.extent > 1) pixels *= GROUPED_VOLUME;
@@ -158,8 +173,10 @@ static NAMED(Grouped) NAMED(grouped_from_args)(const KernelArgs *args, int trans
 
 /* ---- spreading channels over lanes */
 
-/* How a vector of lanes is filled: lane l of step c is channel base + lane[l] + c, from one or two vectors from `base` on, or one by one. */
-typedef struct NAMED(Spread) { int sources; int64_t base; NAMED(Mask) lane; int64_t channel[W]; } NAMED(Spread);
+/* How a vector of lanes is filled: lane l of step c is channel base + lane[l] + c, from one or two vectors from `base` on, or one by one. Where tiles spread
+ * vectors by halves (sources is HALVES), the buffer has channel base + half[l] in lane l, and `lane` counts from the first channel of the half. */
+enum { NAMED(HALVES) = 4 };
+typedef struct NAMED(Spread) { int sources; int64_t base; NAMED(Mask) lane, half; int64_t channel[W]; } NAMED(Spread);
 
 static NAMED(Spread) NAMED(spread_of)(const NAMED(Grouped) *s, int64_t vector)
 {
@@ -168,10 +185,15 @@ static NAMED(Spread) NAMED(spread_of)(const NAMED(Grouped) *s, int64_t vector)
     for (int64_t l = 0; l < W; l++) spread.channel[l] = min_i64(first + l, s->outputs - 1) / s->group_outputs * s->group_inputs;
     spread.base = spread.channel[0];
     int64_t span = spread.channel[W - 1] + s->group_inputs - spread.base;
-    spread.sources = s->in_tiles || (s->group_inputs == 1 && s->group_outputs == 1) ? 0 : span <= W ? 1 : span <= 2 * W ? 2 : 3;
-    int64_t loaded = spread.sources == 2 ? 2 * W : W;
+    const int halves = SHUFFLES_HALVES && s->in_tiles && !NAMED(broadcasts)(s);
+    spread.sources = halves ? NAMED(HALVES) : s->in_tiles || (s->group_inputs == 1 && s->group_outputs == 1) ? 0 : span <= W ? 1 : span <= 2 * W ? 2 : 3;
+    int64_t loaded = spread.sources == 2 ? 2 * W : s->in_tiles ? s->steps * W : W;
     spread.base = max_i64(0, min_i64(spread.base, s->inputs - loaded));
-    for (int64_t l = 0; l < W; l++) spread.lane[l] = (INTEGER)(spread.channel[l] - spread.base);
+    for (int64_t l = 0; l < W; l++) {
+        int64_t first_of_half = halves ? spread.channel[l / (W / 2) * (W / 2)] : spread.base;
+        spread.lane[l] = (INTEGER)(spread.channel[l] - first_of_half);
+        spread.half[l] = (INTEGER)(halves ? min_i64(W - 1, first_of_half - spread.base + l % (W / 2)) : l);
+    }
     return spread;
 }
 
@@ -186,7 +208,11 @@ ALWAYS_INLINE void NAMED(spread_pixels)(const NAMED(Grouped) *s, int sources, co
     for (int64_t i = 0; i < count; i++, from += s->inputs) {
         __builtin_prefetch(from + spread->base + W, 0, 2);                /* for the next vector */
         if (sources == 3 && s->in_tiles) {
-            for (int64_t l = 0; l < W; l++) to[l] = spread->base + l < s->inputs ? from[spread->base + l] : 0;
+            for (int64_t c = 0; c < steps; c++)
+                for (int64_t l = 0; l < W; l++) {
+                    int64_t channel = spread->base + c * W + spread->half[l];
+                    to[c * s->plane + l] = channel < s->inputs ? from[channel] : 0;
+                }
         } else if (sources == 3) {
             for (int64_t c = 0; c < steps; c++)
                 for (int64_t l = 0; l < W; l++) to[c * s->plane + l] = from[spread->channel[l] + c];
@@ -194,7 +220,11 @@ ALWAYS_INLINE void NAMED(spread_pixels)(const NAMED(Grouped) *s, int sources, co
             V low = LOAD(from + spread->base), high = sources == 2 ? LOAD(from + spread->base + W) : low;
             NAMED(Mask) lane = spread->lane;
             REAL *at = to;
-            if (sources == 0) STORE(to, low);
+            if (sources == 0) {
+                STORE(to, low);
+                for (int64_t c = 1; c < steps; c++) STORE(to + c * s->plane, LOAD(from + spread->base + c * W));
+            }
+            else if (sources == NAMED(HALVES)) STORE(to, SHUFFLE(low, spread->half));
             else
                 for (int64_t c = 0; c < steps; c++, at += s->plane, lane += one)
                     STORE(at, sources == 1 ? SHUFFLE(low, lane) : SHUFFLE_PAIR(low, high, lane));
@@ -222,13 +252,15 @@ NOINLINE void NAMED(spread_row)(const NAMED(Grouped) *s, const NAMED(Spread) *sp
     const REAL *from = s->in + (((image * s->z_axis.inputs + z) * s->y_axis.inputs + y) * columns + first) * s->inputs;
     const REAL *end = s->in + s->images * s->z_axis.inputs * s->y_axis.inputs * columns * s->inputs;
     int64_t low = inside ? min_i64(extent, max_i64(0, -first)) : extent, high = inside ? max_i64(low, min_i64(extent, columns - first)) : extent;
-    int64_t safe = spread->sources == 3 ? low : high, loaded = spread->base + (spread->sources == 2 ? 2 * W : W);
+    int64_t safe = spread->sources == 3 ? low : high, loaded = spread->base + (spread->sources == 2 ? 2 : s->in_tiles ? s->steps : 1) * W;
     NAMED(clear_columns)(s, 0, low, to);
     NAMED(clear_columns)(s, high, extent, to);
     while (safe > low && from + (safe - 1) * s->inputs + loaded > end) safe--;
     if (spread->sources == 0) NAMED(spread_pixels)(s, 0, spread, from + low * s->inputs, low, safe - low, to);
     else if (spread->sources == 1) NAMED(spread_pixels)(s, 1, spread, from + low * s->inputs, low, safe - low, to);
     else if (spread->sources == 2) NAMED(spread_pixels)(s, 2, spread, from + low * s->inputs, low, safe - low, to);
+    else if (SHUFFLES_HALVES && spread->sources == NAMED(HALVES))
+        NAMED(spread_pixels)(s, NAMED(HALVES), spread, from + low * s->inputs, low, safe - low, to);
     NAMED(spread_pixels)(s, 3, spread, from + safe * s->inputs, safe, high - safe, to);
 }
 
@@ -249,55 +281,58 @@ static void NAMED(pack_grouped_item)(void *context, int64_t vector, int64_t work
             }
 }
 
-/* sum[i] += the pixels under TAPS adjacent taps, from a on, times their weights b[tap]: each pixel is loaded once for all taps. PIXEL(v): the pixel of the step
- * that a vector v of the buffer has; NEXT: go on to the next step. */
-#define ADD_RUN(TAPS, COLUMNS, PIXEL, NEXT)                                                                                                                \
-    do {                                                                                                                                                   \
-        V factor[TAPS];                                                                                                                                    \
-        _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) factor[t] = LOAD(b[t]);                                                                     \
-        _Pragma("GCC unroll 14") for (int i = 0; i < COLUMNS + TAPS - 1; i++) {                                                                            \
-            V pixel = PIXEL(LOAD(a + i * W));                                                                                                              \
-            KEEP_IN_REGISTER(pixel);                                                                                                                       \
-            _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) if (i >= t && i - t < COLUMNS) sum[i - t] += pixel * factor[t];                         \
-        }                                                                                                                                                  \
-        NEXT;                                                                                                                                              \
-        _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) b[t] += W;                                                                                  \
+/* sum[i] += the pixels under TAPS adjacent taps, from a on, times their weights b[tap]: each pixel is loaded once for all taps. PIXEL(from): the pixel of the
+ * step in the buffer; NEXT: go on to the next step. */
+#define ADD_RUN(TAPS, COLUMNS, PIXEL, NEXT)                                                                                                               \
+    do {                                                                                                                                                  \
+        V factor[TAPS];                                                                                                                                   \
+        _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) factor[t] = LOAD(b[t]);                                                                    \
+        _Pragma("GCC unroll 14") for (int i = 0; i < COLUMNS + TAPS - 1; i++) {                                                                           \
+            V pixel = PIXEL(a + i * W);                                                                                                                   \
+            KEEP_IN_REGISTER(pixel);                                                                                                                      \
+            _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) if (i >= t && i - t < COLUMNS) sum[i - t] += pixel * factor[t];                        \
+        }                                                                                                                                                 \
+        NEXT;                                                                                                                                             \
+        _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) b[t] += W;                                                                                 \
     } while (--c > 0);
-/* out [COLUMNS, WIDTH] = epilogue(sum over the taps of runs [begin, end) and over steps of x * w). x: the buffer at the tile. lane: the lanes of step 0. */
-#define GROUPED_TILE(NAME, COLUMNS, PIXEL, NEXT)                                                                                                           \
-NOINLINE void NAMED(NAME##_##COLUMNS)(const GroupedTaps *taps, int64_t begin, int64_t end, int64_t steps, const REAL *x, int64_t plane,                    \
-                                      const NAMED(Mask) *lane, const REAL *w, REAL *out, int64_t out_step, const NAMED(Epilogue) *epilogue,                \
-                                      int64_t channel)                                                                                                     \
-{                                                                                                                                                          \
-    V sum[COLUMNS];                                                                                                                                        \
-    (void)plane;                                                                                                                                           \
-    _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) sum[i] = (V){0};                                                                            \
-    for (int64_t r = begin; r < end; r++) {                                                                                                                \
-        const GroupedRun *run = taps->runs + r;                                                                                                            \
-        const REAL *a = x + run->offset, *b[3] = { w + run->weight[0], w + run->weight[1], w + run->weight[2] };                                           \
-        NAMED(Mask) lanes = *lane;                                                                                                                         \
-        int64_t c = steps;                                                                                                                                 \
-        (void)lanes;                                                                                                                                       \
-        if (run->taps == 3) ADD_RUN(3, COLUMNS, PIXEL, NEXT)                                                                                               \
-        else if (run->taps == 2) ADD_RUN(2, COLUMNS, PIXEL, NEXT)                                                                                          \
-        else ADD_RUN(1, COLUMNS, PIXEL, NEXT)                                                                                                              \
-    }                                                                                                                                                      \
-    if (epilogue)                                                                                                                                          \
-        _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) sum[i] = NAMED(apply_epilogue)(epilogue, sum[i], channel);                              \
-    _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) STORE(out + i * out_step, sum[i]);                                                          \
+/* out [COLUMNS, WIDTH] = epilogue(sum over the taps of runs [begin, end) and over steps of x * w). x: the buffer at the tile. lane: the lanes of step 0. FIRST:
+ * where the pixel of step 0 begins. */
+#define GROUPED_TILE(NAME, COLUMNS, PIXEL, FIRST, NEXT)                                                                                                   \
+NOINLINE void NAMED(NAME##_##COLUMNS)(const GroupedTaps *taps, int64_t begin, int64_t end, int64_t steps, const REAL *x, int64_t plane,                   \
+                                      const NAMED(Mask) *lane, const REAL *w, REAL *out, int64_t out_step, const NAMED(Epilogue) *epilogue,               \
+                                      int64_t channel)                                                                                                    \
+{                                                                                                                                                         \
+    V sum[COLUMNS];                                                                                                                                       \
+    (void)plane;                                                                                                                                          \
+    _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) sum[i] = (V){0};                                                                           \
+    for (int64_t r = begin; r < end; r++) {                                                                                                               \
+        const GroupedRun *run = taps->runs + r;                                                                                                           \
+        NAMED(Mask) lanes = *lane;                                                                                                                        \
+        int64_t c = steps, at = lanes[0];                                                                                                                 \
+        const REAL *a = x + run->offset + (FIRST), *b[3] = { w + run->weight[0], w + run->weight[1], w + run->weight[2] };                                \
+        (void)lanes; (void)at;                                                                                                                            \
+        if (run->taps == 3) ADD_RUN(3, COLUMNS, PIXEL, NEXT)                                                                                              \
+        else if (run->taps == 2) ADD_RUN(2, COLUMNS, PIXEL, NEXT)                                                                                         \
+        else ADD_RUN(1, COLUMNS, PIXEL, NEXT)                                                                                                             \
+    }                                                                                                                                                     \
+    if (epilogue)                                                                                                                                         \
+        _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) sum[i] = NAMED(apply_epilogue)(epilogue, sum[i], channel);                             \
+    _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) STORE(out + i * out_step, sum[i]);                                                         \
 }
-#define GROUPED_TILES(NAME, PIXEL, NEXT)                                                                                                                   \
-GROUPED_TILE(NAME, 1, PIXEL, NEXT) GROUPED_TILE(NAME, 2, PIXEL, NEXT) GROUPED_TILE(NAME, 3, PIXEL, NEXT) GROUPED_TILE(NAME, 4, PIXEL, NEXT)                \
-GROUPED_TILE(NAME, 5, PIXEL, NEXT) GROUPED_TILE(NAME, 6, PIXEL, NEXT) GROUPED_TILE(NAME, 7, PIXEL, NEXT) GROUPED_TILE(NAME, 8, PIXEL, NEXT)                \
-GROUPED_TILE(NAME, 9, PIXEL, NEXT) GROUPED_TILE(NAME, 10, PIXEL, NEXT) GROUPED_TILE(NAME, 11, PIXEL, NEXT) GROUPED_TILE(NAME, 12, PIXEL, NEXT)            \
-static const NAMED(GroupedTile) NAMED(NAME)[GROUPED_COLUMNS] = {                                                                                           \
-    NAMED(NAME##_1), NAMED(NAME##_2), NAMED(NAME##_3), NAMED(NAME##_4), NAMED(NAME##_5), NAMED(NAME##_6), NAMED(NAME##_7), NAMED(NAME##_8),                \
-    NAMED(NAME##_9), NAMED(NAME##_10), NAMED(NAME##_11), NAMED(NAME##_12)                                                                                  \
+#define GROUPED_TILES(NAME, PIXEL, FIRST, NEXT)                                                                                                           \
+GROUPED_TILE(NAME, 1, PIXEL, FIRST, NEXT) GROUPED_TILE(NAME, 2, PIXEL, FIRST, NEXT) GROUPED_TILE(NAME, 3, PIXEL, FIRST, NEXT)                             \
+GROUPED_TILE(NAME, 4, PIXEL, FIRST, NEXT) GROUPED_TILE(NAME, 5, PIXEL, FIRST, NEXT) GROUPED_TILE(NAME, 6, PIXEL, FIRST, NEXT)                             \
+GROUPED_TILE(NAME, 7, PIXEL, FIRST, NEXT) GROUPED_TILE(NAME, 8, PIXEL, FIRST, NEXT) GROUPED_TILE(NAME, 9, PIXEL, FIRST, NEXT)                             \
+GROUPED_TILE(NAME, 10, PIXEL, FIRST, NEXT) GROUPED_TILE(NAME, 11, PIXEL, FIRST, NEXT) GROUPED_TILE(NAME, 12, PIXEL, FIRST, NEXT)                          \
+static const NAMED(GroupedTile) NAMED(NAME)[GROUPED_COLUMNS] = {                                                                                          \
+    NAMED(NAME##_1), NAMED(NAME##_2), NAMED(NAME##_3), NAMED(NAME##_4), NAMED(NAME##_5), NAMED(NAME##_6), NAMED(NAME##_7), NAMED(NAME##_8),               \
+    NAMED(NAME##_9), NAMED(NAME##_10), NAMED(NAME##_11), NAMED(NAME##_12)                                                                                 \
 };
 typedef void (*NAMED(GroupedTile))(const GroupedTaps *, int64_t, int64_t, int64_t, const REAL *, int64_t, const NAMED(Mask) *, const REAL *, REAL *, int64_t,
                                    const NAMED(Epilogue) *, int64_t);
-GROUPED_TILES(spread_tiles, SPREAD_PIXEL, a += plane)
-GROUPED_TILES(spreading_tiles, SPREADING_PIXEL, lanes += 1 - (NAMED(Mask)){0})
+GROUPED_TILES(spread_tiles, SPREAD_PIXEL, 0, a += plane)
+GROUPED_TILES(spreading_tiles, SPREADING_PIXEL, 0, lanes += 1 - (NAMED(Mask)){0})
+GROUPED_TILES(broadcast_tiles, BROADCAST_PIXEL, at, if (++a, ++at == W) { at = 0; a += plane - W; })
 #undef ADD_RUN
 #undef GROUPED_TILE
 #undef GROUPED_TILES
@@ -354,7 +389,8 @@ static void NAMED(grouped_phase)(const NAMED(Grouped) *s, const GroupedTaps *tap
     int partial = s->outputs < W, tiles = (int)ceil_div(columns, GROUPED_COLUMNS);
     const NAMED(Epilogue) *epilogue = s->epilogue.scale || s->epilogue.shift || s->epilogue.clamped ? &s->epilogue : 0;
     const REAL *w = s->packed + vector * s->taps * s->group_inputs * W;
-    const NAMED(GroupedTile) *functions = HAS_SHUFFLE && s->in_tiles ? NAMED(spreading_tiles) : NAMED(spread_tiles);
+    const NAMED(GroupedTile) *functions = !s->in_tiles ? NAMED(spread_tiles) : NAMED(broadcasts)(s) || !HAS_SHUFFLE ? NAMED(broadcast_tiles)
+                                          : NAMED(spreading_tiles);
     for (int64_t tile = 0, at = 0, count; tile < tiles; tile++, at += count) {
         count = columns / tiles + (tile < columns % tiles);
         for (int64_t row = 0; row < rows; row++) {

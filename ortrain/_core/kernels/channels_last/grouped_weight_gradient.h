@@ -4,55 +4,56 @@
 
 /* sums at the weights of RUNS runs of TAPS taps += the sums over rows and columns of x at a tap times dy. GROUPED_SUMMED_COLUMNS columns at a time, which share
  * the pixels of adjacent taps; even and odd ones have sums of their own. lanes: those of the step. */
-#define ADD_COLUMNS(TAPS, RUNS, COLUMNS, PIXEL)                                                                                                            \
-    {                                                                                                                                                      \
-        V factor[COLUMNS];                                                                                                                                 \
-        LOAD_AGAIN(o);                                                                                                                                     \
-        _Pragma("GCC unroll 4") for (int i = 0; i < COLUMNS; i++) factor[i] = LOAD(dy + o + i * W);                                                        \
-        _Pragma("GCC unroll 6") for (int r = 0; r < RUNS; r++)                                                                                             \
-            _Pragma("GCC unroll 6") for (int i = 0; i < COLUMNS + TAPS - 1; i++) {                                                                         \
-                V pixel = PIXEL(LOAD(from[r] + o + i * W));                                                                                                \
-                KEEP_IN_REGISTER(pixel);                                                                                                                   \
-                _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++)                                                                                     \
-                    if (i >= t && i - t < COLUMNS) sum[(i - t) % 2][r][t] += pixel * factor[i >= t && i - t < COLUMNS ? i - t : 0];                        \
-            }                                                                                                                                              \
+#define ADD_COLUMNS(TAPS, RUNS, COLUMNS, PIXEL)                                                                                                           \
+    {                                                                                                                                                     \
+        V factor[COLUMNS];                                                                                                                                \
+        LOAD_AGAIN(o);                                                                                                                                    \
+        _Pragma("GCC unroll 4") for (int i = 0; i < COLUMNS; i++) factor[i] = LOAD(dy + o + i * W);                                                       \
+        _Pragma("GCC unroll 6") for (int r = 0; r < RUNS; r++)                                                                                            \
+            _Pragma("GCC unroll 6") for (int i = 0; i < COLUMNS + TAPS - 1; i++) {                                                                        \
+                V pixel = PIXEL(from[r] + o + i * W);                                                                                                     \
+                KEEP_IN_REGISTER(pixel);                                                                                                                  \
+                _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++)                                                                                    \
+                    if (i >= t && i - t < COLUMNS) sum[(i - t) % 2][r][t] += pixel * factor[i >= t && i - t < COLUMNS ? i - t : 0];                       \
+            }                                                                                                                                             \
     }
-#define GROUPED_SUMS(NAME, TAPS, RUNS, PIXEL)                                                                                                              \
-NOINLINE void NAMED(NAME##_##TAPS##_##RUNS)(const GroupedRun *runs, const REAL *x, int64_t x_row, const REAL *dy, int64_t dy_row, int64_t rows,            \
-                                            int64_t columns, NAMED(Mask) lanes, REAL *sums)                                                                \
-{                                                                                                                                                          \
-    V sum[2][RUNS][TAPS];                                                                                                                                  \
-    const REAL *from[RUNS];                                                                                                                                \
-    (void)lanes;                                                                                                                                           \
-    _Pragma("GCC unroll 6") for (int r = 0; r < RUNS; r++) {                                                                                               \
-        from[r] = x + runs[r].offset;                                                                                                                      \
-        _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) sum[0][r][t] = sum[1][r][t] = (V){0};                                                       \
-    }                                                                                                                                                      \
-    for (int64_t row = 0; row < rows; row++, dy += dy_row) {                                                                                               \
-        int64_t o = 0;                                                                                                                                     \
-        for (; o + GROUPED_SUMMED_COLUMNS * W <= columns * W; o += GROUPED_SUMMED_COLUMNS * W)                                                             \
-            ADD_COLUMNS(TAPS, RUNS, GROUPED_SUMMED_COLUMNS, PIXEL)                                                                                         \
-        for (; o < columns * W; o += W) ADD_COLUMNS(TAPS, RUNS, 1, PIXEL)                                                                                  \
-        _Pragma("GCC unroll 6") for (int r = 0; r < RUNS; r++) from[r] += x_row;                                                                           \
-    }                                                                                                                                                      \
-    _Pragma("GCC unroll 6") for (int r = 0; r < RUNS; r++)                                                                                                 \
-        _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) {                                                                                           \
-            REAL *to = sums + runs[r].weight[t];                                                                                                           \
-            STORE(to, LOAD(to) + (sum[0][r][t] + sum[1][r][t]));                                                                                           \
-        }                                                                                                                                                  \
+#define GROUPED_SUMS(NAME, TAPS, RUNS, PIXEL)                                                                                                             \
+NOINLINE void NAMED(NAME##_##TAPS##_##RUNS)(const GroupedRun *runs, const REAL *x, int64_t x_row, const REAL *dy, int64_t dy_row, int64_t rows,           \
+                                            int64_t columns, NAMED(Mask) lanes, REAL *sums)                                                               \
+{                                                                                                                                                         \
+    V sum[2][RUNS][TAPS];                                                                                                                                 \
+    const REAL *from[RUNS];                                                                                                                               \
+    (void)lanes;                                                                                                                                          \
+    _Pragma("GCC unroll 6") for (int r = 0; r < RUNS; r++) {                                                                                              \
+        from[r] = x + runs[r].offset;                                                                                                                     \
+        _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) sum[0][r][t] = sum[1][r][t] = (V){0};                                                      \
+    }                                                                                                                                                     \
+    for (int64_t row = 0; row < rows; row++, dy += dy_row) {                                                                                              \
+        int64_t o = 0;                                                                                                                                    \
+        for (; o + GROUPED_SUMMED_COLUMNS * W <= columns * W; o += GROUPED_SUMMED_COLUMNS * W)                                                            \
+            ADD_COLUMNS(TAPS, RUNS, GROUPED_SUMMED_COLUMNS, PIXEL)                                                                                        \
+        for (; o < columns * W; o += W) ADD_COLUMNS(TAPS, RUNS, 1, PIXEL)                                                                                 \
+        _Pragma("GCC unroll 6") for (int r = 0; r < RUNS; r++) from[r] += x_row;                                                                          \
+    }                                                                                                                                                     \
+    _Pragma("GCC unroll 6") for (int r = 0; r < RUNS; r++)                                                                                                \
+        _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) {                                                                                          \
+            REAL *to = sums + runs[r].weight[t];                                                                                                          \
+            STORE(to, LOAD(to) + (sum[0][r][t] + sum[1][r][t]));                                                                                          \
+        }                                                                                                                                                 \
 }
 /* [taps - 1][runs - 1] */
-#define GROUPED_SUM_TABLE(NAME, PIXEL)                                                                                                                     \
-GROUPED_SUMS(NAME, 1, 1, PIXEL) GROUPED_SUMS(NAME, 1, 2, PIXEL) GROUPED_SUMS(NAME, 1, 3, PIXEL) GROUPED_SUMS(NAME, 1, 4, PIXEL)                            \
-GROUPED_SUMS(NAME, 1, 5, PIXEL) GROUPED_SUMS(NAME, 1, 6, PIXEL) GROUPED_SUMS(NAME, 2, 1, PIXEL) GROUPED_SUMS(NAME, 2, 2, PIXEL)                            \
-GROUPED_SUMS(NAME, 2, 3, PIXEL) GROUPED_SUMS(NAME, 3, 1, PIXEL) GROUPED_SUMS(NAME, 3, 2, PIXEL)                                                            \
-static const NAMED(GroupedSums) NAMED(NAME)[3][GROUPED_SUMMED_TAPS] = {                                                                                    \
-    { NAMED(NAME##_1_1), NAMED(NAME##_1_2), NAMED(NAME##_1_3), NAMED(NAME##_1_4), NAMED(NAME##_1_5), NAMED(NAME##_1_6) },                                  \
-    { NAMED(NAME##_2_1), NAMED(NAME##_2_2), NAMED(NAME##_2_3) }, { NAMED(NAME##_3_1), NAMED(NAME##_3_2) }                                                  \
+#define GROUPED_SUM_TABLE(NAME, PIXEL)                                                                                                                    \
+GROUPED_SUMS(NAME, 1, 1, PIXEL) GROUPED_SUMS(NAME, 1, 2, PIXEL) GROUPED_SUMS(NAME, 1, 3, PIXEL) GROUPED_SUMS(NAME, 1, 4, PIXEL)                           \
+GROUPED_SUMS(NAME, 1, 5, PIXEL) GROUPED_SUMS(NAME, 1, 6, PIXEL) GROUPED_SUMS(NAME, 2, 1, PIXEL) GROUPED_SUMS(NAME, 2, 2, PIXEL)                           \
+GROUPED_SUMS(NAME, 2, 3, PIXEL) GROUPED_SUMS(NAME, 3, 1, PIXEL) GROUPED_SUMS(NAME, 3, 2, PIXEL)                                                           \
+static const NAMED(GroupedSums) NAMED(NAME)[3][GROUPED_SUMMED_TAPS] = {                                                                                   \
+    { NAMED(NAME##_1_1), NAMED(NAME##_1_2), NAMED(NAME##_1_3), NAMED(NAME##_1_4), NAMED(NAME##_1_5), NAMED(NAME##_1_6) },                                 \
+    { NAMED(NAME##_2_1), NAMED(NAME##_2_2), NAMED(NAME##_2_3) }, { NAMED(NAME##_3_1), NAMED(NAME##_3_2) }                                                 \
 };
 typedef void (*NAMED(GroupedSums))(const GroupedRun *, const REAL *, int64_t, const REAL *, int64_t, int64_t, int64_t, NAMED(Mask), REAL *);
 GROUPED_SUM_TABLE(spread_sums, SPREAD_PIXEL)
 GROUPED_SUM_TABLE(spreading_sums, SPREADING_PIXEL)
+GROUPED_SUM_TABLE(broadcast_sums, BROADCAST_PIXEL)
 #undef ADD_COLUMNS
 #undef GROUPED_SUMS
 #undef GROUPED_SUM_TABLE
@@ -93,8 +94,11 @@ static void NAMED(sum_block)(const NAMED(Grouped) *s, const GroupedTaps *taps, c
 {
     const NAMED(Mask) one = 1 - (NAMED(Mask)){0};
     int64_t dy_row = block->columns * W, count;
-    const NAMED(GroupedSums) (*functions)[GROUPED_SUMMED_TAPS] = HAS_SHUFFLE && s->in_tiles ? NAMED(spreading_sums) : NAMED(spread_sums);
-    for (int64_t c = 0; c < s->group_inputs; c++, sums += s->taps * W, lanes += one, x += s->in_tiles ? 0 : s->plane)
+    const int broadcast = NAMED(broadcasts)(s) || !HAS_SHUFFLE;
+    const NAMED(GroupedSums) (*functions)[GROUPED_SUMMED_TAPS] = !s->in_tiles ? NAMED(spread_sums) : broadcast ? NAMED(broadcast_sums) : NAMED(spreading_sums);
+    const REAL *const buffer = x;
+    for (int64_t c = 0; c < s->group_inputs; c++, sums += s->taps * W, lanes += one) {
+        x = !s->in_tiles ? buffer + c * s->plane : broadcast ? buffer + lanes[0] / W * s->plane + lanes[0] % W : buffer;
         for (int64_t r = 0; r < taps->rows; r += count) {
             int64_t length = taps->runs[r].taps;
             count = 1;
@@ -103,6 +107,7 @@ static void NAMED(sum_block)(const NAMED(Grouped) *s, const GroupedTaps *taps, c
                 functions[length - 1][count - 1](taps->runs + r, x + point * s->z_axis.step * s->depth, s->y_axis.step * s->row,
                                                  dy + point * block->rows * dy_row, dy_row, block->rows, block->columns, lanes, sums);
         }
+    }
 }
 
 /* sums [slice, vector, step, tap, WIDTH] over the blocks of a slice. A work item is a slice. */
