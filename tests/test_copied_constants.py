@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import ortrain
-from ortrain.ops import loss, padding
+from ortrain.ops import loss, padding, planes
 from ortrain.ops.shared import conv_algorithms
 from ortrain.plan.elementwise_fusion import assembly, group, pieces
 
@@ -26,10 +26,10 @@ def numbers_in_c() -> dict[str, set[int]]:
     return found
 
 
-COPIED = {name: value for name, value in vars(conv_algorithms).items() if name.isupper() and isinstance(value, int)}
+COPIED = {name: value for module in (conv_algorithms, planes) for name, value in vars(module).items() if name.isupper() and isinstance(value, int)}
 PYTHON_ONLY = {"BLOCK_PIXELS", "DEPTHWISE_COLUMNS", "DEPTHWISE_TAPS", "DIRECT_WEIGHTS", "GATHERED", "GROUPED_PIXELS", "MAX_PAIR_DEPTH",
-               "MIN_CHANNELS", "MIN_PAIR_PRODUCTS", "MIN_PAIR_SIDE", "MIN_ROWS", "MAX_SUMS", "PRODUCT_WEIGHTS", "ROOM", "ROW_WINOGRAD_SAVING",
-               "SPREAD", "STRIDED_PLANES", "TILED_CHANNELS"}
+               "MIN_CHANNELS", "MIN_DEPTHWISE_PIXELS", "MIN_PAIR_PRODUCTS", "MIN_PAIR_SIDE", "MIN_PIXELS", "MIN_ROWS", "MAX_SUMS", "PRODUCT_WEIGHTS", "ROOM",
+               "ROW_WINOGRAD_SAVING", "SPREAD", "STRIDED_PLANES", "TILED_CHANNELS"}
 """Constants that only planning uses, or that C derives in another way."""
 
 

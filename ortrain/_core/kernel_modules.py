@@ -45,6 +45,9 @@ KERNEL_MODULES = {
     "norm": (
         "batch_norm", "batch_norm_train", "batch_norm_grad", "layer_norm", "layer_norm_grad", "group_norm", "group_norm_grad", "rms_norm", "rms_norm_grad",
     ),
+    "planes": (
+        "planes_conv", "planes_conv_grad",
+    ),
     "pool": (
         "max_pool", "max_pool_grad", "average_pool", "average_pool_grad",
     ),

@@ -13,7 +13,7 @@ from ortrain.errors import InvalidArgumentError
 INSTRUCTION_SETS = ("avx512", "avx2", "baseline", "neon", "simd128")
 """All instruction sets, of each architecture the best first. A processor supports those of its own."""
 
-MATMUL_KERNELS = frozenset({"gemm", "matmul", "channels_last_conv", "attention", "lstm", "gru", "rnn"})
+MATMUL_KERNELS = frozenset({"gemm", "matmul", "channels_last_conv", "planes_conv", "attention", "lstm", "gru", "rnn"})
 """Kernels whose results are sums of products."""
 OPTIMIZER_KERNELS = frozenset({"adafactor", "adagrad", "adam", "adamw", "gemm_update", "lamb", "lion", "momentum", "muon", "rmsprop", "sgd"})
 """Kernels that update parameters."""

@@ -33,6 +33,7 @@ from ortrain.ops.shared.conv_geometry import geometry_of
 from ortrain.ops.shared.windows import Windows, windows_of
 from ortrain.plan.epilogue_fusion.conv import fuse_epilogues
 from ortrain.plan.layout_values import LaidOutValues, last, to_first, to_last
+from ortrain.plan.plane_regions import convolutions_of_planes
 from ortrain.plan.promotion import REDUCTIONS, with_axes
 
 LOSS, LOSS_GRAD = "SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLossGrad"
@@ -74,10 +75,13 @@ class LayoutConversion(LaidOutValues):
         self.loss_rows: dict[str, tuple[str, str]] = {}
         """Log probabilities of a loss [n, c, h, w] -> the same as [n · h · w, c], and the labels as [n · h · w]."""
         self.outputs: set[str] = set()
+        self.of_planes: set[str] = set()
+        """Outputs of convolutions that work on planes."""
 
     def run(self, nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
         """Return the converted nodes."""
         self.outputs.update(outputs)
+        self.of_planes = convolutions_of_planes(nodes, self.inference, lambda name: bool(self.image_sizes(name)), self.rules, is_elementwise)
         for node in nodes:
             if not self.convert(node):
                 for name in node.inputs:
@@ -100,6 +104,8 @@ class LayoutConversion(LaidOutValues):
         data, weight = self.image_sizes(node.inputs[0]), self.sizes(node.inputs[1])
         if not data or not self.is_supported_conv(node, 0, 1, data, weight):
             return False
+        if node.outputs[0] in self.of_planes:
+            return self.keep_planes("PlanesConv", node, list(node.outputs))
         sampled, attributes = self.sampled(node, 0, 1)
         self.emit("ChannelsLastConv", [self.to_channels_last(sampled), *node.inputs[1:]], [self.new_channels_last(node.outputs[0])], node, **attributes,
                   direct=int(self.direct))
@@ -137,8 +143,10 @@ class LayoutConversion(LaidOutValues):
         data, weight = self.image_sizes(x), self.sizes(w)
         if not data or not self.is_supported_conv(node, 1, 2, data, weight):
             return False
-        sampled, attributes = self.sampled(node, 1, 2)
         dx, *others = node.outputs
+        if not self.of_planes.isdisjoint(node.outputs):
+            return all(self.keep_planes("PlanesConvGrad", node, outputs) for outputs in (["", *others], [dx]) if any(outputs))
+        sampled, attributes = self.sampled(node, 1, 2)
         # the gradient of the weights first: the data gradient does not read x, whose memory is then free
         if any(others):
             inputs = [self.to_channels_last(dy), self.to_channels_last(sampled), w]
@@ -149,6 +157,13 @@ class LayoutConversion(LaidOutValues):
         elif dx:
             self.emit("ChannelsLastConvInputGrad", [self.to_channels_last(dy), "", w], [self.new_channels_last(dx)], node, **node.attributes,
                       output_shape=data[2:], direct=int(self.direct))
+        return True
+
+    def keep_planes(self, op_type: str, node: Node, outputs: list[str]) -> bool:
+        """Add the node of a region of planes that replaces a convolution or its gradient, or that computes some of its outputs."""
+        for name in node.inputs:
+            self.ensure_channels_first(name)
+        self.emit(op_type, list(node.inputs), outputs, node, **node.attributes)
         return True
 
     def conv_input_grad(self, node: Node) -> bool:

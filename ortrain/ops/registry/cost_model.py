@@ -127,6 +127,7 @@ COSTS: dict[str, Cost] = {
     "MatMul": matmul, "Gemm": matmul, "FusedMatMul": matmul, "Dense": matmul, "DequantizedDense": matmul, "StridedMatMul": strided_matmul,
     "Conv": convolution, "ConvTranspose": transposed_convolution, "ConvGrad": convolution_gradient,
     "ChannelsLastConv": convolution, "ChannelsLastConvGrad": convolution_gradient,
+    "PlanesConv": convolution, "PlanesConvGrad": convolution_gradient,
     "ConvInputGrad": convolution_gradient, "ChannelsLastConvInputGrad": convolution_gradient,
     "Attention": attention(0, 2), "AttentionGrad": attention(1, 5), "PackedAttention": packed_attention(0, 2), "PackedAttentionGrad": packed_attention(1, 5),
     **{f"{name}Training": recurrence(1) for name in ("LSTM", "GRU")},

@@ -115,6 +115,9 @@ OPERATOR_MODULES = {
     "padding": (
         "Pad", "ortrain::PadGrad",
     ),
+    "planes": (
+        "ortrain::PlanesConv", "ortrain::PlanesConvGrad",
+    ),
     "pool": (
         "AveragePool", "AveragePoolGrad", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool", "MaxPoolGrad",
     ),

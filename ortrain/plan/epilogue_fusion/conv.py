@@ -16,13 +16,13 @@ from ortrain.ops.channels_last import can_accumulate_data_gradient
 from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.plan.epilogue_fusion.rewriter import EpilogueRewriter
 
-CONV, NORM, NORM_GRAD = "ChannelsLastConv", "ChannelsLastBatchNormalization", "ChannelsLastBatchNormalizationGrad"
+CONV, PLANES_CONV, NORM, NORM_GRAD = "ChannelsLastConv", "PlanesConv", "ChannelsLastBatchNormalization", "ChannelsLastBatchNormalizationGrad"
 CONV_GRAD, POOL_GRAD = "ChannelsLastConvGrad", "ChannelsLastMaxPoolGrad"
 
 
 def fuse_epilogues(nodes: Sequence[Node], inference: ShapeInference, outputs: Iterable[str]) -> list[Node]:
     """Return the nodes with epilogues fused. outputs: values that must still be computed."""
-    if not any(node.op_type in (CONV, NORM, POOL_GRAD) for node in nodes):
+    if not any(node.op_type in (CONV, PLANES_CONV, NORM, POOL_GRAD) for node in nodes):
         return list(nodes)
     return ConvRewriter(nodes, inference, outputs).run()
 
@@ -51,7 +51,7 @@ class ConvRewriter(EpilogueRewriter):
         for index, node in enumerate(self.nodes):
             if node.op_type == NORM and node.attributes.get("training_mode", 0):
                 self._fuse_after_norm(index, node)
-            elif node.op_type == CONV:
+            elif node.op_type in (CONV, PLANES_CONV):
                 self._fuse_after_conv(index, node)
             elif node.op_type == POOL_GRAD:
                 self._fuse_relu_mask_of_pool(index, node)
@@ -206,7 +206,7 @@ class ConvRewriter(EpilogueRewriter):
             last, output = reader, after.outputs[0]
             attributes |= {"low": limits[0], "high": limits[1]}
         if last != index:
-            self._replace(last, Node(CONV, inputs, [output], conv.name, conv.domain, attributes))
+            self._replace(last, Node(conv.op_type, inputs, [output], conv.name, conv.domain, attributes))
 
     def _fuse_gradient_sum(self, index: int, sum_node: Node) -> None:
         """Fuse a sum of two gradients of one value into the convolution's data gradient that computes one of them.
