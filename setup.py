@@ -40,9 +40,12 @@ BASE_FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fas
 # those of AVX2 take 1.4 to 1.9 times as long. What this costs was measured on x86-64 only.
 SHORT_REMAINDERS, REMAINDERS_OF_8, ONE_VERSION = (["--param=max-completely-peel-times=4"], ["--param=max-completely-peel-times=8"],
                                                   ["-fno-unswitch-loops"])
+# Jump threading multiplies x sigmoid(x) out for the limits of sigmoid as well, and selects afterwards: with subnormal numbers, twice the time.
+NO_JUMP_THREADING = ["-fno-thread-jumps"]
 # Rows of planes are copied by loops of a few vectors, which calls of memcpy would double.
 OWN_COPIES = ["-fno-tree-loop-distribute-patterns"]
-FLAGS_OF_MODULES = {"channels_last": ONE_VERSION, "planes": [*SHORT_REMAINDERS, *OWN_COPIES], "reduce": [*REMAINDERS_OF_8, *ONE_VERSION]}
+FLAGS_OF_MODULES = {"channels_last": ONE_VERSION, "elementwise": [*SHORT_REMAINDERS, *NO_JUMP_THREADING], "planes": [*SHORT_REMAINDERS, *OWN_COPIES],
+                    "reduce": [*REMAINDERS_OF_8, *ONE_VERSION]}
 # Modules whose loops are written out in the sources gain nothing by -O3, and neither do most on processors without AVX2: vectorization by -O2 takes 0.6 of
 # 12.4 MB. Steps of eight networks take 1 % more on such processors, and those of five as long on others; losses, pools, optimizers and GridSample stay within
 # 5 %, the noise of their measurement. A U-Net's convolutions would take 7 % longer, ArgMax with AVX2 and AVX-512 40 %, and float32 products of 16 rows 10 %:
