@@ -16,26 +16,26 @@ static inline int64_t plane_pixels(const Geometry *g) { return g->out_planes * g
 /* What is added to an output, and its limits, which apply if `clamped`. bias: [k] or NULL. */
 typedef struct NAMED(PlaneEpilogue) { const REAL *bias; REAL low, high; int clamped; } NAMED(PlaneEpilogue);
 
-/* to [count] = min(max(from + bias of the channel, low), high); `to` may be `from`. NaN is kept. */
-static inline void NAMED(finish_plane)(const NAMED(PlaneEpilogue) *f, int64_t channel, int64_t count, const REAL *from, REAL *to)
+/* plane [count] = min(max(plane + bias of the channel, low), high). NaN is kept. */
+static inline void NAMED(finish_plane)(const NAMED(PlaneEpilogue) *f, int64_t channel, int64_t count, REAL *plane)
 {
     const NAMED(Vector) zero = {0};
-    const REAL bias = f->bias ? f->bias[channel] : 0, low = f->clamped ? f->low : -(REAL)INFINITY, high = f->clamped ? f->high : (REAL)INFINITY;
+    const REAL bias = f->bias ? f->bias[channel] : 0;
     int64_t i = 0;
     if (!f->clamped) {
-        for (; i + NAMED(WIDTH) <= count; i += NAMED(WIDTH)) STORE(to + i, LOAD(from + i) + bias);
-        for (; i < count; i++) to[i] = from[i] + bias;
+        for (; i + NAMED(WIDTH) <= count; i += NAMED(WIDTH)) STORE(plane + i, LOAD(plane + i) + bias);
+        for (; i < count; i++) plane[i] += bias;
         return;
     }
     for (; i + NAMED(WIDTH) <= count; i += NAMED(WIDTH)) {
-        NAMED(Vector) v = LOAD(from + i) + bias;
-        v = NAMED(select)(v < low, low - zero, v);
-        STORE(to + i, NAMED(select)(v > high, high - zero, v));
+        NAMED(Vector) v = LOAD(plane + i) + bias;
+        v = NAMED(select)(v < f->low, f->low - zero, v);
+        STORE(plane + i, NAMED(select)(v > f->high, f->high - zero, v));
     }
     for (; i < count; i++) {
-        REAL v = from[i] + bias;
-        v = v < low ? low : v;
-        to[i] = v > high ? high : v;
+        REAL v = plane[i] + bias;
+        v = v < f->low ? f->low : v;
+        plane[i] = v > f->high ? f->high : v;
     }
 }
 

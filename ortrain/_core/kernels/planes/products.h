@@ -20,7 +20,7 @@ typedef struct NAMED(PlaneProducts) {
 static void NAMED(finish_image)(const NAMED(PlaneProducts) *s, REAL *out)
 {
     if (!s->epilogue.bias && !s->epilogue.clamped) return;
-    for (int64_t k = 0; k < s->outputs; k++) NAMED(finish_plane)(&s->epilogue, k, s->pixels, out + k * s->pixels, out + k * s->pixels);
+    for (int64_t k = 0; k < s->outputs; k++) NAMED(finish_plane)(&s->epilogue, k, s->pixels, out + k * s->pixels);
 }
 
 /* A work item is an image. */
@@ -37,7 +37,7 @@ static void NAMED(multiply_image_item)(void *context, int64_t image, int64_t wor
 static void NAMED(finish_plane_item)(void *context, int64_t plane, int64_t worker)
 {
     const NAMED(PlaneProducts) *s = context; (void)worker;
-    NAMED(finish_plane)(&s->epilogue, plane % s->outputs, s->pixels, s->out + plane * s->pixels, s->out + plane * s->pixels);
+    NAMED(finish_plane)(&s->epilogue, plane % s->outputs, s->pixels, s->out + plane * s->pixels);
 }
 
 static void NAMED(multiply_planes)(NAMED(PlaneProducts) *s)
