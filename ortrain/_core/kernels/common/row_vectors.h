@@ -17,6 +17,15 @@ enum { MAX_ROW_VECTORS = 8 };
 #define ROW_VECTOR_AT(k) ((k) < K - 1 ? (k) * NAMED(ROW_WIDTH) : n - NAMED(ROW_WIDTH))
 #define ROW_VECTOR_SUM(SUM, of) \
     NAMED(RowVector) SUM = NAMED(row_masked)(of(K - 1), end); _Pragma("GCC unroll 8") for (int k = 0; k < K - 1; k++) SUM += of(k);
+/* REAL SUM = the sum over a longer row of n elements of the vectors OF(at), in four accumulators, which hide the latency of additions; `end` as above. */
+#define LONG_ROW_SUM(SUM, OF)                                                                                                                             \
+    REAL SUM; {                                                                                                                                           \
+        enum { STEP = NAMED(ROW_WIDTH) };                                                                                                                 \
+        NAMED(RowVector) first = {0}, second = {0}, third = {0}, fourth = {0}; int64_t k = 0, last = n - STEP;                                            \
+        for (; k + 4 * STEP <= last; k += 4 * STEP) { first += OF(k); second += OF(k + STEP); third += OF(k + 2 * STEP); fourth += OF(k + 3 * STEP); }    \
+        for (; k < last; k += STEP) first += OF(k);                                                                                                       \
+        second += NAMED(row_masked)(OF(last), end);                                                                                                       \
+        SUM = NAMED(lane_sum)((first + second) + (third + fourth)); }
 
 #if defined(__AVX2__)
 #include <immintrin.h>

@@ -4,14 +4,6 @@
 #define V NAMED(RowVector)
 #define W NAMED(ROW_WIDTH)
 
-/* SUM = the sum over a row of n elements of the vectors OF(at), in four accumulators, which hide the latency of additions; `end` as in common/row_vectors.h. */
-#define LONG_ROW_SUM(SUM, OF)                                                                                       \
-    REAL SUM; {                                                                                                     \
-        V first = {0}, second = {0}, third = {0}, fourth = {0}; int64_t k = 0, last = n - W;                        \
-        for (; k + 4 * W <= last; k += 4 * W) { first += OF(k); second += OF(k + W); third += OF(k + 2 * W); fourth += OF(k + 3 * W); } \
-        for (; k < last; k += W) first += OF(k);                                                                    \
-        second += NAMED(row_masked)(OF(last), end);                                                                 \
-        SUM = NAMED(lane_sum)((first + second) + (third + fourth)); }
 #define ELEMENTS_AT(at) NAMED(row_load)(x + (at))
 #define DEVIATION_AT(at) (NAMED(row_load)(x + (at)) - mean)
 #define SQUARES_AT(at) (DEVIATION_AT(at) * DEVIATION_AT(at))
@@ -93,7 +85,6 @@ ALWAYS_INLINE void NAMED(long_rows_grad)(const KernelArgs *args, int64_t first, 
     for (; first + GROUP_ROWS <= stop; first += GROUP_ROWS) NAMED(norm_grad_of_rows)(args, first, ds, db, GROUP_ROWS, is_centered);
     for (; first < stop; first++) NAMED(norm_grad_of_rows)(args, first, ds, db, 1, is_centered);
 }
-#undef LONG_ROW_SUM
 #undef ELEMENTS_AT
 #undef DEVIATION_AT
 #undef SQUARES_AT

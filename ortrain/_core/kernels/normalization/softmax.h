@@ -9,7 +9,7 @@
 #include "common/vector_math.h"
 
 enum {
-    SOFTMAX_CHUNK = 8192, ROW_LANES = 64, SUMMED_ROWS = 64,
+    SOFTMAX_CHUNK = 8192, SUMMED_ROWS = 64,
     /* Contiguous rows of at least so many elements that are too long for registers are computed one at a time. A row's maximum and its sum wait for each other: rows
        of 197 take 1.1 ns an element with AVX2, and 2.4 in panels, but rows of 64 with AVX-512 0.62, and 0.33 in panels. Gradients have one sum only. */
     LONG_ROW = VECTOR_BYTES < 64 ? 65 : 256, LONG_GRADIENT_ROW = 33,

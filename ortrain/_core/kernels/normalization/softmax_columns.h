@@ -3,57 +3,70 @@
  * Contiguous rows of some vectors are computed in registers (softmax_vectors.h), longer ones one at a time, all others in panels. Sums along columns are of
  * blocks of SUMMED_ROWS, added in order. */
 
-/* Return the sum of the lanes, which are overwritten: the upper half is added to the lower one until one lane is left. */
-static inline REAL NAMED(sum_of_lanes)(REAL *lanes)
-{
-    for (int half = ROW_LANES / 2; half > 0; half /= 2) for (int l = 0; l < half; l++) lanes[l] += lanes[l + half];
-    return lanes[0];
-}
+#define V NAMED(RowVector)
+#define W NAMED(ROW_WIDTH)
 
 static inline REAL NAMED(row_max)(const REAL *x, int64_t n)
 {
-    REAL lanes[ROW_LANES], best; int64_t k = 0;
-    for (int l = 0; l < ROW_LANES; l++) lanes[l] = x[0];
-    for (; k + ROW_LANES <= n; k += ROW_LANES) for (int l = 0; l < ROW_LANES; l++) lanes[l] = x[k + l] > lanes[l] ? x[k + l] : lanes[l];
-    for (int half = ROW_LANES / 2; half > 0; half /= 2) for (int l = 0; l < half; l++) lanes[l] = lanes[l + half] > lanes[l] ? lanes[l + half] : lanes[l];
-    best = lanes[0];
-    for (; k < n; k++) best = x[k] > best ? x[k] : best;
-    return best;
+    V largest[2] = { NAMED(row_load)(x), NAMED(row_load)(x + n - W) };
+    int64_t k = 0;
+    for (; k + 2 * W <= n; k += 2 * W)
+        _Pragma("GCC unroll 2") for (int u = 0; u < 2; u++) largest[u] = NAMED(row_larger)(NAMED(row_load)(x + k + u * W), largest[u]);
+    if (k + W <= n) largest[0] = NAMED(row_larger)(NAMED(row_load)(x + k), largest[0]);
+    return NAMED(lane_max)(NAMED(row_larger)(largest[1], largest[0]));
 }
 
-/* REAL SUM = the sum of VALUE over the elements i of a row, in lanes; STORE is y[i] = value, or nothing */
-#define ROW_SUM(SUM, VALUE, STORE)                                                                                          \
-    REAL SUM; { REAL lanes[ROW_LANES] = {0}; int64_t k = 0;                                                                 \
-        for (; k + ROW_LANES <= n; k += ROW_LANES)                                                                          \
-            for (int l = 0; l < ROW_LANES; l++) { const int64_t i = k + l; REAL value = VALUE; STORE; lanes[l] += value; }  \
-        for (int l = 0; k + l < n; l++) { const int64_t i = k + l; REAL value = VALUE; STORE; lanes[l] += value; }          \
-        SUM = NAMED(sum_of_lanes)(lanes); }
+/* Return the sum of exp(a - largest) of a row of at least two vectors, and store them in y, which may be a, unless it is NULL. */
+ALWAYS_INLINE REAL NAMED(sum_of_exponentials)(const REAL *a, REAL largest, REAL *y, int64_t n)
+{
+    enum { BLOCK = 2 * W };             /* GCC takes loops over the lanes of one vector apart */
+    REAL block[BLOCK], last[BLOCK];
+    V sum[2] = {{0}};
+    int64_t i = 0;
+    memcpy(last, a + n - BLOCK, sizeof(last));
+    for (; i + BLOCK <= n; i += BLOCK) {
+        for (int l = 0; l < BLOCK; l++) block[l] = EXP_OF_NEGATIVE(a[i + l] - largest);
+        if (y) memcpy(y + i, block, sizeof(block));
+        for (int u = 0; u < 2; u++) sum[u] += NAMED(row_load)(block + u * W);
+    }
+    if (i < n) {
+        const int counted = BLOCK - (int)(n - i);
+        for (int l = 0; l < BLOCK; l++) block[l] = EXP_OF_NEGATIVE(last[l] - largest);
+        if (y) memcpy(y + n - BLOCK, block, sizeof(block));
+        for (int l = 0; l < BLOCK; l++) block[l] = l < counted ? 0 : block[l];
+        for (int u = 0; u < 2; u++) sum[u] += NAMED(row_load)(block + u * W);
+    }
+    return NAMED(lane_sum)(sum[0] + sum[1]);
+}
 
 static void NAMED(softmax_row)(const REAL *a, const REAL *b, REAL *y, int64_t n)
 {
-    REAL largest = NAMED(row_max)(a, n); (void)b;
-    ROW_SUM(sum, EXP_OF_NEGATIVE(a[i] - largest), y[i] = value)
-    REAL scale = 1 / sum;
+    REAL scale = 1 / NAMED(sum_of_exponentials)(a, NAMED(row_max)(a, n), y, n); (void)b;
     for (int64_t i = 0; i < n; i++) y[i] *= scale;
 }
 static void NAMED(log_softmax_row)(const REAL *a, const REAL *b, REAL *y, int64_t n)
 {
-    REAL largest = NAMED(row_max)(a, n); (void)b;
-    ROW_SUM(sum, EXP_OF_NEGATIVE(a[i] - largest), )
-    REAL shift = largest + SOFT_LOG(sum);
+    REAL largest = NAMED(row_max)(a, n), shift = largest + SOFT_LOG(NAMED(sum_of_exponentials)(a, largest, NULL, n)); (void)b;
     for (int64_t i = 0; i < n; i++) y[i] = a[i] - shift;
 }
+#define PRODUCTS_AT(i) (NAMED(row_load)(a + (i)) * NAMED(row_load)(b + (i)))
+#define ELEMENTS_AT(i) NAMED(row_load)(a + (i))
 static void NAMED(softmax_grad_row)(const REAL *a, const REAL *b, REAL *y, int64_t n)
 {
-    ROW_SUM(dot, a[i] * b[i], )
+    const NAMED(RowMask) end = NAMED(lanes_of_end)(n, ceil_div(n, W));
+    LONG_ROW_SUM(dot, PRODUCTS_AT)
     for (int64_t i = 0; i < n; i++) y[i] = b[i] * (a[i] - dot);
 }
 static void NAMED(log_softmax_grad_row)(const REAL *a, const REAL *b, REAL *y, int64_t n)
 {
-    ROW_SUM(sum, a[i], )
+    const NAMED(RowMask) end = NAMED(lanes_of_end)(n, ceil_div(n, W));
+    LONG_ROW_SUM(sum, ELEMENTS_AT)
     for (int64_t i = 0; i < n; i++) y[i] = a[i] - SOFT_EXP(b[i]) * sum;
 }
-#undef ROW_SUM
+#undef PRODUCTS_AT
+#undef ELEMENTS_AT
+#undef V
+#undef W
 
 /* A panel: rows of a, b and y are as, bs and ys apart; t [size, columns], rows ts apart, is working memory that may be a or y. */
 typedef struct NAMED(Columns) { const REAL *a, *b; REAL *t, *y; int64_t as, bs, ts, ys, size, n; } NAMED(Columns);
