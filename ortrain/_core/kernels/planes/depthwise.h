@@ -3,8 +3,8 @@
  * A plane is copied with its padding, divided into the phases of the strides: pixels that are a whole number of strides apart stand side by side, in rows of
  * `pitch` elements. A tap then reads a run of one phase at a fixed offset for all outputs, and all rows of outputs, padding between them included, are one sum
  * of runs. Planes are computed in bands of rows that stay in the cache. */
-#ifndef ORTRAIN_DEPTHWISE_PLANES_H
-#define ORTRAIN_DEPTHWISE_PLANES_H
+#ifndef ORTRAIN_PLANES_DEPTHWISE_H
+#define ORTRAIN_PLANES_DEPTHWISE_H
 /* PLANE_TAPS, of a kernel, stands in ops/planes.py, too. BAND_ELEMENTS: of the copies of a band, if it has at least one row. */
 enum { PLANE_TAPS = 1024, BAND_ELEMENTS = 1 << 14 };
 

@@ -1,8 +1,8 @@
 /* 1 x 1 convolutions of planes: each image [channels, pixels] is multiplied by the weight, from the left.
  *
  * Products of up to SMALL_PLANE_PRODUCT multiplications are computed side by side, one thread each; larger ones one after another on all threads. */
-#ifndef ORTRAIN_PLANE_PRODUCTS_H
-#define ORTRAIN_PLANE_PRODUCTS_H
+#ifndef ORTRAIN_PLANES_PRODUCTS_H
+#define ORTRAIN_PLANES_PRODUCTS_H
 /* The constants stand in ops/planes.py, too. SUMS: partial sums of the weight gradient, of small products. */
 enum { SMALL_PLANE_PRODUCT = 1 << 21, PLANE_PRODUCT_SUMS = 16 };
 #endif
