@@ -21,8 +21,8 @@ MIN_PIXELS = 64
 """Pixels of an image from which its product by itself is as fast as one of all images channels-last, with the transposes that takes: from 8 x 8 on it took
 0.3 to 1.04 of the time, on 7 x 7 1.1 to 1.2, and on 3 x 3 1.5."""
 MIN_DEPTHWISE_PIXELS = 14 * 14
-"""The same of the outputs of a depthwise convolution: planes of 14 x 14 took 0.92 to 1.04 of the time, larger ones 0.2 to 0.9, 100 outputs of 9 taps 1.1, and
-those of 7 x 7 1.2 to 2."""
+"""The same of the outputs of a depthwise convolution: planes of 14 x 14 took 0.92 to 1.04 of the time, larger ones 0.14 to 1.02, 100 outputs of 9 taps 1.1, and
+those of 7 x 7 1.2 to 2.3."""
 
 
 def plane_geometry(c: InferenceContext, x: int, w: int) -> tuple[Geometry, bool] | None:

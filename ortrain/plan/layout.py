@@ -81,7 +81,7 @@ class LayoutConversion(LaidOutValues):
     def run(self, nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
         """Return the converted nodes."""
         self.outputs.update(outputs)
-        self.of_planes = convolutions_of_planes(nodes, self.inference, lambda name: bool(self.image_sizes(name)), self.rules, is_elementwise)
+        self.of_planes = convolutions_of_planes(nodes, self.inference, lambda name: bool(self.image_sizes(name)), self.rules)
         for node in nodes:
             if not self.convert(node):
                 for name in node.inputs:

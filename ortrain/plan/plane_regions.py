@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from ortrain.ir import Node
 from ortrain.ops.planes import suits_planes
+from ortrain.ops.registry.record import is_elementwise
 from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.plan.promotion import REDUCTIONS
 
@@ -13,8 +14,7 @@ NEUTRAL = frozenset({"Conv", "ConvGrad", "Identity", "Dropout", "DropoutGrad", "
 """Operators that run as well on planes, besides elementwise ones. A Transpose of images may become superfluous by channels-last data."""
 
 
-def convolutions_of_planes(nodes: Sequence[Node], inference: ShapeInference, is_image: Callable[[str], bool], rules: Collection[str],
-                           is_elementwise: Callable[[Node], bool]) -> set[str]:
+def convolutions_of_planes(nodes: Sequence[Node], inference: ShapeInference, is_image: Callable[[str], bool], rules: Collection[str]) -> set[str]:
     """Return the first outputs of the Conv and ConvGrad nodes that work on planes.
 
     A region is everything that layout conversion could reach from a convolution. is_image: whether a value has the shape of images. rules: the operators that
@@ -22,13 +22,13 @@ def convolutions_of_planes(nodes: Sequence[Node], inference: ShapeInference, is_
     regions, members = Regions(), [node for node in nodes if node.op_type in rules or is_elementwise(node)]
     for node in members:
         regions.unite([name for name in (*node.inputs, *node.outputs) if is_image(name)])
-    kept = {regions.find(name) for node in members if not _suits_planes(node, inference, is_image, is_elementwise)
+    kept = {regions.find(name) for node in members if not _suits_planes(node, inference, is_image)
             for name in (*node.inputs, *node.outputs) if is_image(name)}
     return {name for node in members if node.op_type in ("Conv", "ConvGrad") and is_image(node.inputs[0]) and regions.find(node.inputs[0]) not in kept
             for name in node.outputs if name}
 
 
-def _suits_planes(node: Node, inference: ShapeInference, is_image: Callable[[str], bool], is_elementwise: Callable[[Node], bool]) -> bool:
+def _suits_planes(node: Node, inference: ShapeInference, is_image: Callable[[str], bool]) -> bool:
     """Return whether a node runs as well on planes as on channels-last data. A Reshape does that ends the region, or begins it."""
     if node.op_type in ("Conv", "ConvGrad"):
         x, w = (0, 1) if node.op_type == "Conv" else (1, 2)
