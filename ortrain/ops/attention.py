@@ -39,7 +39,7 @@ def lower_attention(c: LoweringContext, q: int, mask: int, by_head: bool, packed
     block = symbolic_min(rows, CAUSAL_QUERY_BLOCK if causal else QUERY_BLOCK)
     units = n * heads * (1 if by_head else -(-rows // max(block, 1)))
     lanes = symbolic_max(1, symbolic_min(MAX_LANES, units))
-    elements = lanes * block * keys * (2 if by_head else 1)
+    elements = lanes * block * (2 * keys if by_head else keys + 1)       # products and their gradients, or exponentials and the inverse of their sum
     if packed and by_head:
         elements += lanes * keys * size                  # dk of a head, until dq has been computed from k
     kernel = "attention_grad" if by_head else "attention"

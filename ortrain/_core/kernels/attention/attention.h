@@ -16,9 +16,10 @@
 #include <math.h>
 #include <string.h>
 #include "kernel.h"
+#include "common/compiler.h"
+#include "common/integers.h"
+#include "common/row_vectors.h"
 #include "common/vector_math.h"
-
-enum { SCORE_LANES = 16 };
 
 typedef struct Attention {
     const KernelArgs *args;
@@ -38,24 +39,12 @@ static Attention attention_from_args(const KernelArgs *args)
 /* Return the number of keys that are visible to the query rows before `end`. */
 static inline int64_t visible_keys(const Attention *h, int64_t end) { return h->causal && end < h->keys ? end : h->keys; }
 
-#define REAL float
-#define NAMED(name) name##_float
-#define GEMM_SERIAL gemm_float32_serial
-#define EXP ot_expf_of_negative                  /* scores minus the maximum of their row or its log-sum-exp */
-#define LOG logf
-#include "attention/attention_by_type.h"
-#undef REAL
-#undef NAMED
-#undef GEMM_SERIAL
-#undef EXP
-#undef LOG
-
-#define REAL double
-#define NAMED(name) name##_double
-#define GEMM_SERIAL gemm_float64_serial
-#define EXP exp
-#define LOG log
-#include "attention/attention_by_type.h"
+#define ATTENTION_EXP(x) _Generic((x), float: ot_expf_of_negative, double: exp)(x)     /* scores minus the maximum of their row or its log-sum-exp */
+#define ATTENTION_LOG(x) _Generic((x), float: logf, double: log)(x)
+#define TEMPLATE "attention/score_rows.h"
+#include "common/float_types.h"
+#define TEMPLATE "attention/attention_by_type.h"
+#include "common/float_types.h"
 
 static int attention(const KernelArgs *args)
 {

@@ -1,61 +1,35 @@
-/* Attention for one element type; included by attention.h once per type, therefore without an include guard. */
+/* Attention for one element type (common/float_types.h). The rows of scores are in score_rows.h. */
 
-static inline REAL NAMED(reduce_lanes)(REAL *lanes)
+#define PRODUCT_AT(i) (NAMED(row_load)(x + (i)) * NAMED(row_load)(y + (i)))
+/* Return the dot product of x [n] and y [n]. */
+static inline REAL NAMED(dot)(int64_t n, const REAL *x, const REAL *y)
 {
-    for (int half = SCORE_LANES / 2; half; half /= 2)
-        for (int l = 0; l < half; l++) lanes[l] += lanes[l + half];
-    return lanes[0];
+    REAL sum_of_few = 0;
+    if (n < NAMED(ROW_WIDTH)) {
+        for (int64_t i = 0; i < n; i++) sum_of_few += x[i] * y[i];
+        return sum_of_few;
+    }
+    const NAMED(RowMask) end = NAMED(lanes_of_end)(n, ceil_div(n, NAMED(ROW_WIDTH)));
+    LONG_ROW_SUM(sum, PRODUCT_AT)
+    return sum;
 }
+#undef PRODUCT_AT
 
-/* The mask values of one row of one head, with their stride; values is NULL without a mask. */
-typedef struct NAMED(MaskRow) { const REAL *values; int64_t stride; } NAMED(MaskRow);
-
-static inline NAMED(MaskRow) NAMED(mask_row)(const Attention *h, const REAL *mask, int64_t image, int64_t head, int64_t row)
+static inline NAMED(ScoreRow) NAMED(score_row)(const Attention *h, const REAL *mask, int64_t image, int64_t head, int64_t row, REAL scale)
 {
     const int64_t *stride = h->mask_strides;
-    return (NAMED(MaskRow)){ mask ? mask + image * stride[0] + head * stride[1] + row * stride[2] : NULL, stride[3] };
+    const REAL *values = mask ? mask + image * stride[0] + head * stride[1] + row * stride[2] : NULL;
+    return (NAMED(ScoreRow)){ stride[3] ? values : NULL, scale, values && !stride[3] ? *values : 0 };
 }
 
-/* Expand LOOP(VALUE) with VALUE = scale * row[SCORE] + mask, once per kind of mask: a test inside the loop would prevent vectorization. */
-#define FOR_SCORES(LOOP)                                                         \
-    if (!mask.values) { LOOP(row[SCORE] * scale) }                               \
-    else if (mask.stride == 1) { LOOP(row[SCORE] * scale + mask.values[SCORE]) } \
-    else { LOOP(row[SCORE] * scale + mask.values[(SCORE) * mask.stride]) }
-
-/* row [keys] = scale * row + mask. Return its maximum. */
-static inline REAL NAMED(scale_and_mask)(int64_t keys, REAL scale, NAMED(MaskRow) mask, REAL *restrict row)
+/* Replace the products of a row with `keys` keys by exponentials, store their inverse sum, and return their log-sum-exp. */
+static inline REAL NAMED(softmax_forward)(int64_t keys, NAMED(ScoreRow) s, REAL *row, REAL *inverse)
 {
-    REAL lane_max[SCORE_LANES], scores[SCORE_LANES], row_max = -INFINITY;
-    int64_t j = 0;
-    for (int l = 0; l < SCORE_LANES; l++) lane_max[l] = row_max;
-#define SCORE j + l
-#define LANES_OF_SCORES(VALUE)                                                                                 \
-    for (; j + SCORE_LANES <= keys; j += SCORE_LANES) {                                                        \
-        for (int l = 0; l < SCORE_LANES; l++) scores[l] = VALUE;                                               \
-        for (int l = 0; l < SCORE_LANES; l++) row[j + l] = scores[l];                                          \
-        for (int l = 0; l < SCORE_LANES; l++) lane_max[l] = scores[l] > lane_max[l] ? scores[l] : lane_max[l]; \
-    }
-    FOR_SCORES(LANES_OF_SCORES)
-#undef SCORE
-#define SCORE j
-#define REST_OF_SCORES(VALUE) for (; j < keys; j++) { row[j] = VALUE; row_max = row[j] > row_max ? row[j] : row_max; }
-    FOR_SCORES(REST_OF_SCORES)
-    for (int half = SCORE_LANES / 2; half; half /= 2)
-        for (int l = 0; l < half; l++) lane_max[l] = lane_max[l + half] > lane_max[l] ? lane_max[l + half] : lane_max[l];
-    return lane_max[0] > row_max ? lane_max[0] : row_max;
-}
-
-/* row [keys] = exp(row - row_max). Return its sum. */
-static inline REAL NAMED(exp_and_sum)(int64_t keys, REAL row_max, REAL *restrict row)
-{
-    REAL lanes[SCORE_LANES] = {0}, exps[SCORE_LANES], sum = 0;
-    int64_t j = 0;
-    for (; j + SCORE_LANES <= keys; j += SCORE_LANES) {
-        for (int l = 0; l < SCORE_LANES; l++) { exps[l] = EXP(row[j + l] - row_max); lanes[l] += exps[l]; }
-        for (int l = 0; l < SCORE_LANES; l++) row[j + l] = exps[l];
-    }
-    for (; j < keys; j++) { row[j] = EXP(row[j] - row_max); sum += row[j]; }
-    return sum + NAMED(reduce_lanes)(lanes);
+    REAL largest, sum;
+    if (s.mask) { largest = NAMED(largest_score)(row, s, keys); sum = NAMED(exponentials)(row, s, largest, keys); }
+    else { s.mask = NULL; largest = NAMED(largest_score)(row, s, keys); sum = NAMED(exponentials)(row, s, largest, keys); }
+    *inverse = 1 / sum;
+    return largest + ATTENTION_LOG(sum);
 }
 
 /* Forward; a unit is a block of query rows of one head. */
@@ -66,55 +40,28 @@ static void NAMED(attention_lane)(void *context, int64_t lane, int64_t worker)
     const REAL *q = args->inputs[0].data, *mask = args->n_inputs > mask_input ? args->inputs[mask_input].data : NULL;
     const REAL *k = h->packed ? q + part : args->inputs[1].data, *v = h->packed ? k + part : args->inputs[2].data;
     REAL *y = args->outputs[0].data, *log_sums = args->n_outputs > 1 ? args->outputs[1].data : NULL;
-    REAL *scores = (REAL *)args->scratch + lane * h->block * h->keys, scale = (REAL)args->floats[0];
+    REAL *scores = (REAL *)args->scratch + lane * h->block * (h->keys + 1), *inverses = scores + h->block * h->keys, scale = (REAL)args->floats[0];
     int64_t blocks = (h->rows + h->block - 1) / h->block, stride = h->stride, value_stride = h->value_stride;
     for (int64_t units = h->n * h->heads * blocks, unit = units * lane / h->lanes; unit < units * (lane + 1) / h->lanes; unit++) {
         int64_t image = unit / blocks / h->heads, head = unit / blocks % h->heads, first = unit % blocks * h->block;
         int64_t count = h->rows - first < h->block ? h->rows - first : h->block, keys = visible_keys(h, first + count);
-        e->GEMM_SERIAL(e, worker, 0, 1, count, keys, h->size, 1, q + (image * h->image_queries + h->first_query + first) * stride + head * h->size, stride,
+        SERIAL_GEMM(e, worker, 0, 1, count, keys, h->size, 1, q + (image * h->image_queries + h->first_query + first) * stride + head * h->size, stride,
                        k + image * h->keys * stride + head * h->size, stride, 0, scores, keys, NULL, 0);
         for (int64_t i = 0; i < count; i++) {
-            REAL *row = scores + i * keys, row_max = NAMED(scale_and_mask)(keys, scale, NAMED(mask_row)(h, mask, image, head, first + i), row);
-            REAL sum = NAMED(exp_and_sum)(keys, row_max, row), inv_sum = 1 / sum;
-            for (int64_t j = 0; j < keys; j++) row[j] *= inv_sum;
-            if (log_sums) log_sums[(image * h->heads + head) * h->rows + first + i] = row_max + LOG(sum);
+            REAL log_sum = NAMED(softmax_forward)(keys, NAMED(score_row)(h, mask, image, head, first + i, scale), scores + i * keys, inverses + i);
+            if (log_sums) log_sums[(image * h->heads + head) * h->rows + first + i] = log_sum;
         }
-        e->GEMM_SERIAL(e, worker, 0, 0, count, h->width, keys, 1, scores, keys, v + image * h->keys * value_stride + head * h->width, value_stride, 0,
-                       y + (image * h->rows + first) * h->y_stride + head * h->width, h->y_stride, NULL, 0);
+        REAL *result = y + (image * h->rows + first) * h->y_stride + head * h->width;
+        SERIAL_GEMM(e, worker, 0, 0, count, h->width, keys, 1, scores, keys, v + image * h->keys * value_stride + head * h->width, value_stride, 0, result,
+                    h->y_stride, NULL, 0);
+        for (int64_t i = 0; i < count; i++)
+            for (int64_t j = 0; j < h->width; j++) result[i * h->y_stride + j] *= inverses[i];
     }
 }
 
 /* Set x [rows, size] of one head to zero. */
 static void NAMED(zero_head)(REAL *x, int64_t rows, int64_t size, int64_t stride)
 { for (int64_t i = 0; i < rows; i++) memset(x + i * stride, 0, size * sizeof(REAL)); }
-
-/* Return the dot product of x [n] and y [n], in SCORE_LANES lanes and a fixed order. */
-static inline REAL NAMED(dot)(int64_t n, const REAL *restrict x, const REAL *restrict y)
-{
-    REAL lanes[SCORE_LANES] = {0}, sum = 0;
-    int64_t j = 0;
-    for (; j + SCORE_LANES <= n; j += SCORE_LANES)
-        for (int l = 0; l < SCORE_LANES; l++) lanes[l] += x[j + l] * y[j + l];
-    for (; j < n; j++) sum += x[j] * y[j];
-    return sum + NAMED(reduce_lanes)(lanes);
-}
-
-/* In place for one row: q k^T becomes the probabilities, and their gradient dscores becomes the gradient of q k^T. dot: the dot product of dy and y. */
-static inline void NAMED(softmax_backward)(int64_t keys, REAL scale, NAMED(MaskRow) mask, REAL log_sum, REAL dot, REAL *restrict row, REAL *restrict dscores)
-{
-#define DSCORES(VALUE)                               \
-    for (int64_t j = 0; j < keys; j++) {             \
-        REAL p = EXP(VALUE - log_sum);               \
-        row[j] = p;                                  \
-        dscores[j] = p * (dscores[j] - dot) * scale; \
-    }
-    FOR_SCORES(DSCORES)
-#undef SCORE
-#undef DSCORES
-#undef LANES_OF_SCORES
-#undef REST_OF_SCORES
-#undef FOR_SCORES
-}
 
 /* (dy, q, k, v, mask or absent, y, log_sums) -> (dq, dk, dv). A unit is a head, whose blocks of query rows are added to dk and dv in order. dq may overwrite q;
  * where one block has all rows, dv may overwrite v, and dk y. Packed gradients may overwrite packed operands where one block has all queries: dk of a head is
@@ -149,17 +96,19 @@ static void NAMED(attention_gradient_lane)(void *context, int64_t lane, int64_t 
         for (int64_t first = 0; first < h->rows; first += h->block) {
             int64_t count = h->rows - first < h->block ? h->rows - first : h->block, keys = visible_keys(h, first + count);
             const REAL *rows = q + first * stride, *dy_block = dy + first * y_stride;
-            e->GEMM_SERIAL(e, worker, 0, 1, count, keys, h->size, 1, rows, stride, k, stride, 0, scores, keys, NULL, 0);
-            e->GEMM_SERIAL(e, worker, 0, 1, count, keys, h->width, 1, dy_block, y_stride, v, value_stride, 0, dscores, keys, NULL, 0);
+            SERIAL_GEMM(e, worker, 0, 1, count, keys, h->size, 1, rows, stride, k, stride, 0, scores, keys, NULL, 0);
+            SERIAL_GEMM(e, worker, 0, 1, count, keys, h->width, 1, dy_block, y_stride, v, value_stride, 0, dscores, keys, NULL, 0);
             for (int64_t i = 0; i < count; i++) {
                 REAL dot = NAMED(dot)(h->width, dy_block + i * y_stride, y + (first + i) * y_stride);
-                NAMED(softmax_backward)(keys, scale, NAMED(mask_row)(h, mask, image, head, first + i), log_sums[first + i], dot, scores + i * keys,
-                                        dscores + i * keys);
+                NAMED(ScoreRow) s = NAMED(score_row)(h, mask, image, head, first + i, scale);
+                REAL log_sum = log_sums[first + i], *row = scores + i * keys, *gradients = dscores + i * keys;
+                if (s.mask) NAMED(softmax_backward)(row, gradients, s, log_sum, dot, keys);
+                else { s.mask = NULL; NAMED(softmax_backward)(row, gradients, s, log_sum, dot, keys); }
             }
-            e->GEMM_SERIAL(e, worker, 1, 0, keys, h->width, count, 1, scores, keys, dy_block, y_stride, adds, dv, value_stride, NULL, 0);
-            e->GEMM_SERIAL(e, worker, 1, 0, keys, h->size, count, 1, dscores, keys, rows, stride, adds, moves_dk ? head_dk : dk, moves_dk ? h->size : stride,
+            SERIAL_GEMM(e, worker, 1, 0, keys, h->width, count, 1, scores, keys, dy_block, y_stride, adds, dv, value_stride, NULL, 0);
+            SERIAL_GEMM(e, worker, 1, 0, keys, h->size, count, 1, dscores, keys, rows, stride, adds, moves_dk ? head_dk : dk, moves_dk ? h->size : stride,
                            NULL, 0);
-            e->GEMM_SERIAL(e, worker, 0, 0, count, h->size, keys, 1, dscores, keys, k, stride, 0, dq + first * stride, stride, NULL, 0);
+            SERIAL_GEMM(e, worker, 0, 0, count, h->size, keys, 1, dscores, keys, k, stride, 0, dq + first * stride, stride, NULL, 0);
         }
         if (moves_dk) for (int64_t j = 0; j < h->keys; j++) memcpy(dk + j * stride, head_dk + j * h->size, (size_t)h->size * sizeof(REAL));
     }
