@@ -11,6 +11,7 @@ import numpy as np
 
 from ortrain.fusion.graph_view import GraphView
 from ortrain.ir import Node
+from ortrain.ops.registry.heads import ORDERS
 from ortrain.ops.registry.record import ORTRAIN
 
 Rows = dict[str, int]
@@ -21,7 +22,8 @@ def find(view: GraphView) -> Iterator[tuple[Node, list[Node]]]:
     """Yield (attention, replacing PackedAttention after the nodes of its operand)."""
     for node in view.graph.nodes:
         parts = node.inputs[:3]
-        if node.op_type == "Attention" and node.domain == ORTRAIN and all(view.consumer_count(name) == 1 for name in parts):
+        is_by_rows = node.op_type == "Attention" and node.domain == ORTRAIN and ORDERS not in node.attributes
+        if is_by_rows and all(view.consumer_count(name) == 1 for name in parts):
             packed, rows = _source_of_gathered(view, parts)
             nodes: list[Node] = []
             if not packed:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ortrain.fusion.graph_view import GraphView
 from ortrain.ir import Dim, Node, Shape
+from ortrain.ops.registry.heads import ORDERS, ROWS_FIRST
 from ortrain.ops.registry.record import ORTRAIN, canonical_domain, is_elementwise
 
 MATMULS = {("", "MatMul"), ("", "Gemm"), (ORTRAIN, "Attention")}
@@ -145,16 +146,18 @@ def _gemm_axes(view: GraphView, node: Node, axis: int) -> GatheredAxes | None:
 
 def _attention_axes(view: GraphView, node: Node, axis: int) -> GatheredAxes | None:
     """Return the axes of the queries and of their rows in the mask [.., rows, keys]; keys and values keep all rows."""
-    if axis != 1:
+    orders = node.attributes.get(ORDERS, ROWS_FIRST)
+    if axis != 1 + orders[3]:
         return None
+    rows = 1 + orders[0]
     if len(node.inputs) < 4:
-        return {0: 1}
+        return {0: rows}
     queries, mask = view.shape(node.inputs[0]), view.shape(node.inputs[3])
     if queries is None or mask is None:
         return None
     if len(mask) < 2 or mask[-2] == 1:
-        return {0: 1}
-    return {0: 1, 3: len(mask) - 2} if mask[-2] == queries[1] else None
+        return {0: rows}
+    return {0: rows, 3: len(mask) - 2} if mask[-2] == queries[rows] else None
 
 
 def _normalization_axes(view: GraphView, node: Node, axis: int) -> GatheredAxes | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ortrain.dtypes import itemsize
 from ortrain.ir import TensorType
+from ortrain.ops.registry.heads import ORDERS, ROWS_FIRST, by_rows
 from ortrain.ops.registry.optimizers import UPDATES
 
 Types = Sequence[TensorType | None]
@@ -69,12 +70,12 @@ def recurrence(times: int) -> Cost:
 def attention(first: int, matmuls: int) -> Cost:
     """Count `matmuls` matrix multiplications of the size of q k' and as many of the size of p v.
 
-    q [n, rows, heads, size] is input `first`, v [n, keys, heads, width] the second input after it."""
+    q [n, rows, heads, size] is input `first`, v [n, keys, heads, width] the second input after it, each possibly with heads before rows."""
 
     def cost(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
         n, rows, heads, size = sizes(inputs, first)
-        keys, width = sizes(inputs, first + 2)[1::2]
-        return matmuls * n * heads * rows * keys * (size + width)
+        _, keys, _, width = by_rows(sizes(inputs, first + 2), attributes.get(ORDERS, ROWS_FIRST)[2])
+        return matmuls * n * heads * rows * int(keys) * (size + int(width))
 
     return cost
 

@@ -11,9 +11,10 @@ typedef struct NAMED(ScoreRow) { const REAL *mask; REAL scale, shift; } NAMED(Sc
 #define SCORE(i) (s.mask ? x[i] * s.scale + s.mask[i] : x[i] * s.scale + s.shift)
 #define SCORES(i) (s.mask ? NAMED(row_load)(x + (i)) * s.scale + NAMED(row_load)(s.mask + (i)) : NAMED(row_load)(x + (i)) * s.scale + s.shift)
 
-/* Scores minus `less`, which was subtracted from s.shift */
-#define DIFFERENCE(i, less) (s.mask ? SCORE(i) - (less) : SCORE(i))
-#define DIFFERENCES(i, less) (s.mask ? SCORES(i) - (less) : SCORES(i))
+/* Scores minus `less`, which has been subtracted from s.shift: the same bits whether the mask of a single key is broadcast or not. */
+#define DIFFERENCE(i, less) (x[i] * s.scale + (s.mask ? s.mask[i] - (less) : s.shift))
+#define DIFFERENCES(i, less) (s.mask ? NAMED(row_load)(x + (i)) * s.scale + (NAMED(row_load)(s.mask + (i)) - (less)) \
+                                     : NAMED(row_load)(x + (i)) * s.scale + s.shift)
 
 /* Return the largest score of a row of n products x. */
 ALWAYS_INLINE REAL NAMED(largest_score)(const REAL *x, NAMED(ScoreRow) s, int64_t n)
