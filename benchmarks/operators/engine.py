@@ -16,6 +16,7 @@ from ortrain.fusion import fuse
 from ortrain.gradient import BackwardPass
 from ortrain.ir import Graph, Model, Node, TensorType
 from ortrain.ops.registry.shape_inference import infer
+from ortrain.passes.fused_training import expand_attention
 from ortrain.plan import plan_program
 from ortrain.runtime.segments import aligned_zeros
 
@@ -79,7 +80,7 @@ class Prepared:
 
 
 def node_and_model(case: Case, arrays: list[np.ndarray | None]) -> tuple[Node, Model]:
-    """Return the case's node, or the one that a session replaces it by, and a model that consists of it."""
+    """Return the case's node, and a model that consists of it or of the nodes that a session replaces it by."""
     names = ["" if x is None else f"x{i}" for i, x in enumerate(arrays)]
     node = Node(case.operator, names, [f"y{i}" for i in range(case.outputs)], "node", case.domain,
                 {key: tuple(value) if isinstance(value, list) else value for key, value in case.attributes.items()})
@@ -92,8 +93,10 @@ def node_and_model(case: Case, arrays: list[np.ndarray | None]) -> tuple[Node, M
         else:
             graph.inputs.append(name)
             graph.types[name] = TensorType.of(x)
-    fuse(graph)                                             # as sessions do; the operator stays one node
-    return graph.nodes[-1], Model(graph, {"": case.opset, "com.microsoft": 1}, ir_version=8)
+    model = Model(graph, {"": case.opset, "com.microsoft": 1}, ir_version=8)
+    expand_attention(model)                                 # as sessions do
+    fuse(graph)
+    return node, model
 
 
 def add_backward(model: Model, node: Node, wanted: list[str]) -> list[str]:

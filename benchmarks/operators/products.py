@@ -96,6 +96,9 @@ def attention_cases() -> Iterator[Case]:
     yield Case("MultiHeadAttention", [q, q, q], lambda torch, *t: torch.nn.functional.scaled_dot_product_attention(
         *(x.reshape(8, 128, 8, 32).transpose(1, 2) for x in t)).transpose(1, 2).reshape(q), {"num_heads": 8}, "8 heads", domain=MICROSOFT,
         transcendentals=(64 * 128 * 128, 0), products=2 * 64 * 128 * 128 * 32)
+    yield Case("Attention", [(2, 8, 256, 64), (2, 2, 256, 64), (2, 2, 256, 64)], lambda torch, *t: torch.nn.functional.scaled_dot_product_attention(
+        *t, is_causal=True, enable_gqa=True), {"is_causal": 1}, "causal, shared heads", opset=23, transcendentals=(8 * 256 * 256, 0),
+        products=16 * 256 * 256 * 64)
     for rows, classes in ((1024, 1000), (65536, 10)):
         yield Case("SoftmaxCrossEntropyLoss", [(rows, classes), integers(classes, rows)], lambda torch, x, y: torch.nn.functional.cross_entropy(x, y), {},
                    f"{rows}x{classes}", transcendentals=(rows * classes, 0))

@@ -13,9 +13,15 @@ import numpy as np
 from ortrain.errors import OrtrainError
 from ortrain.fusion import OPSETS, fuse
 from ortrain.gradient import add_gradient
-from ortrain.ir import Graph, Model, Node
-from ortrain.ops.registry.record import canonical_domain
+from ortrain.ir import Graph, Model, NameSource, Node
+from ortrain.ops.registry.decomposition import decompose
+from ortrain.ops.registry.node_builder import GraphBuilder
+from ortrain.ops.registry.record import MICROSOFT, canonical_domain
+from ortrain.ops.registry.shape_inference import infer_graph
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX
+
+ATTENTION_OPERATORS = {("", "Attention"), *((MICROSOFT, name) for name in ("Attention", "GroupQueryAttention", "MultiHeadAttention"))}
+"""Operators, with their domains, whose decomposition `fusion` makes attention of."""
 
 
 def fused_training_model(model: Model) -> Model:
@@ -29,6 +35,7 @@ def fused_training_model(model: Model) -> Model:
     trained = [node.inputs[0].removesuffix(BUFFER_SUFFIX) for node in accumulators]
     outputs = [name for name in graph.outputs if name not in {node.outputs[0] for node in accumulators}]
     fused = forward_part(model, outputs)
+    expand_attention(fused)
     if not fuse(fused.graph, trained):
         return model
     try:
@@ -52,10 +59,30 @@ def fused_forward_model(model: Model, outputs: Sequence[str]) -> Model:
     """Return a model with fused operators that computes the given outputs; the model itself if there is nothing to
     fuse."""
     fused = forward_part(model, outputs)
+    expand_attention(fused)
     if not fuse(fused.graph):
         return model
     fused.opsets |= {domain: version for domain, version in OPSETS.items() if domain not in fused.opsets}
     return fused
+
+
+def expand_attention(model: Model) -> None:
+    """Replace operators of attention by the nodes that differentiation would replace them by, from which attention is fused.
+
+    Planning would replace them only after fusion. A node that planning will refuse stays."""
+    graph = model.graph
+    if not any((canonical_domain(node.domain), node.op_type) in ATTENTION_OPERATORS for node in graph.nodes):
+        return
+    try:
+        builder = GraphBuilder(infer_graph(graph, model.opsets), NameSource(graph.names()), model.opset, graph.initializers, graph.types)
+        graph.nodes = [part for node in graph.nodes for part in _expanded(node, builder)]
+    except OrtrainError:
+        return                                           # planning reports the error
+
+
+def _expanded(node: Node, builder: GraphBuilder) -> list[Node]:
+    is_attention = (canonical_domain(node.domain), node.op_type) in ATTENTION_OPERATORS
+    return (decompose(node, builder, lambda record: record.gradient is not None) if is_attention else None) or [node]
 
 
 def forward_part(model: Model, outputs: Sequence[str]) -> Model:

@@ -10,7 +10,7 @@ OPERATOR_MODULES = {
         "ortrain::PReluSlopeGrad", "ortrain::SeluGrad", "ortrain::ShrinkGrad", "ortrain::SoftplusGrad", "ortrain::SoftsignGrad", "ortrain::ThresholdedReluGrad",
     ),
     "attention": (
-        "ortrain::Attention", "ortrain::AttentionGrad", "ortrain::PackedAttention", "ortrain::PackedAttentionGrad",
+        "Attention",
     ),
     "channels_last": (
         "ortrain::ChannelsLastAveragePool", "ortrain::ChannelsLastAveragePoolGrad", "ortrain::ChannelsLastBatchNormalization",
@@ -84,6 +84,9 @@ OPERATOR_MODULES = {
     ),
     "fourier": (
         "DFT", "STFT", "ortrain::DFTGrad",
+    ),
+    "fused_attention": (
+        "ortrain::Attention", "ortrain::AttentionGrad", "ortrain::PackedAttention", "ortrain::PackedAttentionGrad",
     ),
     "gathering": (
         "Gather", "GatherElements", "GatherND", "OneHot", "com.microsoft::GatherElementsGrad", "com.microsoft::GatherGrad", "com.microsoft::GatherNDGrad",

@@ -1,138 +1,73 @@
-"""Samples of scaled dot-product attention."""
+"""Samples of attention as ONNX defines it."""
 
 import numpy as np
+import onnx.reference
+from onnx import helper
 
-from tests.ops.samples import Refusal, Sample
+from tests.ops.samples import Refusal, Sample, by_reference
 
-rng = np.random.default_rng(23)
-SCALE = 0.5
-N, HEADS, SIZE, WIDTH = 2, 3, 4, 5
-
-
-def operands(rows, keys, shared=HEADS):
-    """Return random q, k and v. shared: the number of heads of k and v."""
-    return [rng.standard_normal(shape) for shape in ((N, rows, HEADS, SIZE), (N, keys, shared, SIZE), (N, keys, shared, WIDTH))]
+rng = np.random.default_rng(31)
+N, S, T, HEADS, SHARED, SIZE, WIDTH = 2, 4, 6, 4, 2, 3, 5
 
 
-def per_query(x):
-    """Return keys or values with one head per head of queries."""
-    return np.repeat(x, HEADS // x.shape[2], 2)
+def split(keys=T, shared=HEADS, rows=S):
+    """Return random queries, keys and values split into heads."""
+    return [rng.standard_normal(shape) for shape in ((N, HEADS, rows, SIZE), (N, shared, keys, SIZE), (N, shared, keys, WIDTH))]
 
 
-def per_key(gradient, shared):
-    """Return a gradient of heads of queries, added up per head of keys."""
-    n, keys, _, size = gradient.shape
-    return gradient.reshape(n, keys, shared, HEADS // shared, size).sum(3)
+def joined(shared=HEADS):
+    return [x.swapaxes(1, 2).reshape(N, x.shape[2], -1) for x in split(shared=shared)]
 
 
-def turned(x, heads_first):
-    """Return [n, heads, rows, size] of [n, rows, heads, size], or the other way round, if heads come first."""
-    return np.ascontiguousarray(x.swapaxes(1, 2)) if heads_first else x
+def all_outputs(attributes, opset):
+    """Return an oracle of outputs 0 to 2 by ONNX's reference implementation."""
+
+    def run(*arrays):
+        names = [f"x{i}" if array is not None else "" for i, array in enumerate(arrays)]
+        given = {name: array for name, array in zip(names, arrays, strict=True) if array is not None}
+        kinds = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in given.items()]
+        graph = helper.make_graph([helper.make_node("Attention", names, ["y", "k", "v"], **attributes)], "g", kinds,
+                                  [helper.make_tensor_value_info(name, 1, None) for name in "ykv"])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+        return tuple(onnx.reference.ReferenceEvaluator(model).run(None, given))
+
+    return run
 
 
-def probabilities(q, k, v, mask=None):
-    scores = SCALE * np.einsum("nihd,njhd->nhij", q, k) + (0 if mask is None else mask)
-    top = scores.max(-1, keepdims=True)
-    log_sums = np.log(np.exp(scores - top).sum(-1)) + top[..., 0]
-    return np.exp(scores - log_sums[..., None]), log_sums
+def sample(label, inputs, opset=23, outputs=1, constants=(), **attributes):
+    oracle = by_reference("Attention", attributes, opset) if outputs == 1 else all_outputs(attributes, opset)
+    return Sample("Attention", inputs, oracle, attributes, "", outputs, opset, gradient=outputs == 1, constants=constants, label=label)
 
 
-def attend(q, k, v, mask=None):
-    p, log_sums = probabilities(q, per_query(k), v, mask)
-    return np.einsum("nhij,njhd->nihd", p, per_query(v)), log_sums
-
-
-def attend_gradient(dy, q, k, v, mask, y, log_sums):
-    p, _ = probabilities(q, per_query(k), v, mask)
-    dp = np.einsum("nihd,njhd->nhij", dy, per_query(v))
-    ds = SCALE * p * (dp - (dp * p).sum(-1, keepdims=True))
-    dk, dv = np.einsum("nhij,nihd->njhd", ds, q), np.einsum("nhij,nihd->njhd", p, dy)
-    return np.einsum("nhij,njhd->nihd", ds, per_query(k)), per_key(dk, k.shape[2]), per_key(dv, k.shape[2])
-
-
-def causal(rows):
-    return np.triu(np.full((rows, rows), -1e9), 1)
-
-
-def forward_and_gradient(label, inputs, mask=None, constant=False):
-    """Yield samples of the operator with one and with two outputs, and of its gradient."""
-    own = {"scale": SCALE}
-    forward = [*inputs, *([] if mask is None else [mask])]
-    yield Sample("Attention", forward, lambda *a: attend(*a)[0], own, "ortrain", indices=[0, 1, 2], constants=[3] if constant else [],
-                 label=label)
-    y, log_sums = attend(*forward)
-    yield Sample("Attention", forward, attend, own, "ortrain", outputs=2, gradient=False, constants=[3] if constant else [], label=f"{label}-two-outputs")
-    yield Sample("AttentionGrad", [rng.standard_normal(y.shape), *inputs, mask, y, log_sums], attend_gradient, own, "ortrain", outputs=3, gradient=False,
-                 constants=[4] if constant else [], label=label)
-
-
-def ordered(label, inputs, orders, mask=None):
-    """Yield samples of the operator with heads before rows in some of q, k, v and y, and of its gradient."""
-    own, (y, log_sums) = {"scale": SCALE, "heads_first": orders}, attend(*inputs, *([] if mask is None else [mask]))
-    given = [turned(x, order) for x, order in zip(inputs, orders, strict=False)]
-
-    def rows_first(arrays):
-        return [turned(x, order) for x, order in zip(arrays, orders, strict=False)]
-
-    def forward(q, k, v, mask=None):
-        result, sums = attend(*rows_first((q, k, v)), mask)
-        return turned(result, orders[3]), sums
-
-    def gradient(dy, q, k, v, mask, y, log_sums):
-        return tuple(rows_first(attend_gradient(turned(dy, orders[3]), *rows_first((q, k, v)), mask, y, log_sums)))
-
-    yield Sample("Attention", [*given, *([] if mask is None else [mask])], lambda *a: forward(*a)[0], own, "ortrain", indices=[0, 1, 2], label=label)
-    yield Sample("AttentionGrad", [turned(rng.standard_normal(y.shape), orders[3]), *given, mask, turned(y, orders[3]), log_sums], gradient, own, "ortrain",
-                 outputs=3, gradient=False, label=label)
-
-
-def packed(label, rows, mask=None, constant=False, queries=None):
-    """Yield samples of the operator whose queries, keys and values are one input, and of its gradient. queries: the first one and their number; None for all."""
-    qkv, given = rng.standard_normal((N, rows, 3, HEADS, SIZE)), [] if mask is None else [mask]
-    first, count = queries or (0, rows)
-
-    def forward(qkv, mask=None):
-        q, k, v = np.moveaxis(qkv, 2, 0)
-        return attend(q[:, first : first + count], k, v, mask)
-
-    def gradient(dy, qkv, mask, y, log_sums):
-        q, k, v = np.moveaxis(qkv, 2, 0)
-        dq, dk, dv = attend_gradient(dy, q[:, first : first + count], k, v, mask, y, log_sums)
-        return np.stack([np.pad(dq, ((0, 0), (first, rows - first - count), (0, 0), (0, 0))), dk, dv], 2)
-
-    own, y, log_sums = {"scale": SCALE} | ({"query_rows": count, "first_query": first} if queries else {}), *forward(qkv, mask)
-    yield Sample("PackedAttention", [qkv, *given], lambda *a: forward(*a)[0], own, "ortrain", indices=[0], constants=[1] if constant else [], label=label)
-    yield Sample("PackedAttention", [qkv, *given], forward, own, "ortrain", outputs=2, gradient=False, constants=[1] if constant else [],
-                 label=f"{label}-two-outputs")
-    yield Sample("PackedAttentionGrad", [rng.standard_normal(y.shape), qkv, mask, y, log_sums], gradient, own, "ortrain", gradient=False,
-                 constants=[2] if constant else [], label=label)
-
-
-PADDING = np.where(rng.random((N, 1, 1, 7)) < 0.4, -1e4, 0.0)
-PADDING[..., 0] = 0
-PADDING_OF_9 = np.where(np.arange(9) < rng.integers(1, 10, (N, 1, 1, 1)), 0.0, -1e4)
-LONG = operands(150, 150)
+BOOL = rng.random((N, 1, S, T)) < 0.6
+BLIND = BOOL & (np.arange(S)[:, None] != 2)                       # a query that sees no key
+FLOAT = rng.standard_normal((HEADS, S, T))
+HIDDEN = np.where(rng.random((S, T)) < 0.4, -np.inf, FLOAT[0])
+HIDDEN[1] = -np.inf
+LENGTHS = np.array([3, 6], np.int64)
+PAST = rng.standard_normal((N, HEADS, 3, SIZE)), rng.standard_normal((N, HEADS, 3, WIDTH))
+SHARED_HEADS = {"q_num_heads": HEADS, "kv_num_heads": SHARED}
 SAMPLES = [
-    *forward_and_gradient("plain", operands(6, 6)), *forward_and_gradient("other-keys", operands(5, 9)), *forward_and_gradient("causal", operands(6, 6), causal(6), True),
-    *forward_and_gradient("causal-not-known", operands(6, 6), causal(6)), *forward_and_gradient("padding", operands(5, 7), PADDING),
-    *forward_and_gradient("bias-of-heads", operands(4, 7), rng.standard_normal((1, HEADS, 4, 7))), *forward_and_gradient("column", operands(4, 7), rng.standard_normal((4, 1))),
-    *forward_and_gradient("one-row", operands(1, 3)), *forward_and_gradient("shared-heads", operands(5, 9, 1)),
-    *forward_and_gradient("whole-vectors", operands(3, 64)), *forward_and_gradient("end-of-row", operands(3, 37), rng.standard_normal((3, 37))),
-    *ordered("heads-first", operands(6, 6), (1, 1, 1, 1)), *ordered("queries-first", operands(5, 9), (0, 1, 1, 0), rng.standard_normal((1, HEADS, 5, 9))),
-    *ordered("keys-rows-first", operands(5, 9), (1, 0, 1, 0)), *ordered("shared-heads-first", operands(5, 9, 1), (1, 1, 1, 0), PADDING_OF_9), *packed("packed", 6), *packed("packed-causal", 6, causal(6), True),
-    *packed("packed-padding", 7, PADDING), *packed("packed-class-token", 7, PADDING, queries=(0, 1)), *packed("packed-last-tokens", 6, queries=(4, 2)),
+    sample("split", split()), sample("joined", joined(), q_num_heads=HEADS, kv_num_heads=HEADS), sample("scale", split(), scale=0.25),
+    sample("shared-heads", split(shared=SHARED)), sample("shared-heads-joined", joined(SHARED), **SHARED_HEADS), sample("one-head-of-keys", split(shared=1)),
+    sample("causal", split(), is_causal=1), sample("causal-square", split(S), is_causal=1), sample("causal-more-queries", split(S, rows=T), is_causal=1),
+    sample("bool", [*split(), BOOL]), sample("blind", [*split(), BLIND]), sample("blind-joined", [*joined(SHARED), BLIND], **SHARED_HEADS),
+    sample("constant", [*split(), BOOL[0, 0]], constants=(3,)), sample("numbers", [*split(), FLOAT]), sample("infinite", [*split(), HIDDEN]),
+    sample("bool-causal", [*split(), BLIND], is_causal=1), sample("infinite-causal", [*split(), HIDDEN], is_causal=1),
+    sample("short-mask", [*split(), BOOL[..., :4]]), sample("short-numbers", [*split(), FLOAT[..., :1]], is_causal=1), sample("softcap", split(), softcap=2.0),
+    sample("softcap-mask", [*split(), BLIND], softcap=2.0), sample("past", [*split(), None, *PAST], outputs=3, is_causal=1),
+    sample("past-mask", [*split(), rng.random((S, T + 3)) < 0.6, *PAST], outputs=3), sample("past-gradient", [*split(), None, *PAST], is_causal=1),
+    sample("present", split(), outputs=3), sample("softmax-precision", split(), softmax_precision=11),
+    sample("lengths", [*split(), None, None, None, LENGTHS], 24), sample("lengths-causal", [*split(), None, None, None, LENGTHS], 24, is_causal=1),
+    sample("lengths-mask", [*split(), BOOL, None, None, LENGTHS], 24, is_causal=1), sample("window", split(), 25, left_window_size=2),
+    sample("window-blind", split(3, rows=7), 25, left_window_size=1), sample("window-right", split(), 25, left_window_size=1, right_window_size=1),
+    sample("window-causal", split(), 25, left_window_size=2, right_window_size=3, is_causal=1),
+    sample("window-past", [*split(), None, *PAST], 25, left_window_size=2), sample("window-lengths", [*split(), None, None, None, LENGTHS], 25, left_window_size=1),
 ]
-SAMPLES += [s for s in (*forward_and_gradient("blocks", LONG), *forward_and_gradient("causal-blocks", LONG, causal(150), True)) if s.outputs > 1]
-SAMPLES += [s for s in (*packed("packed-blocks", 150), *packed("packed-causal-blocks", 150, causal(150), True), *packed("packed-some-blocks", 150, queries=(3, 140)))
-            if not s.gradient]
 REFUSALS = [
-    Refusal("Attention", [np.ones((2, 3, 4)), np.ones((2, 3, 4)), np.ones((2, 3, 4))], {}, "ortrain"),
-    Refusal("Attention", [np.ones((2, 3, 2, 4)), np.ones((2, 3, 2, 5)), np.ones((2, 3, 2, 5))], {}, "ortrain"),
-    Refusal("Attention", [np.ones((2, 3, 3, 4)), np.ones((2, 3, 2, 4)), np.ones((2, 3, 2, 4))], {}, "ortrain"),
-    Refusal("Attention", [np.ones((2, 5, 3, 4)), np.ones((2, 3, 6, 4)), np.ones((2, 3, 6, 4))], {"heads_first": (0, 1, 1)}, "ortrain"),
-    Refusal("Attention", [np.ones((2, 5, 3, 4)), np.ones((2, 3, 6, 4)), np.ones((2, 3, 6, 4))], {"heads_first": (0, 1, 2, 0)}, "ortrain"),
-    Refusal("PackedAttention", [np.ones((2, 3, 2, 2, 5))], {}, "ortrain"), Refusal("PackedAttention", [np.ones((2, 3, 2, 5))], {}, "ortrain"),
-    Refusal("PackedAttention", [np.ones((2, 3, 3, 2, 5)), np.ones((4, 3))], {}, "ortrain"),
-    *(Refusal("PackedAttention", [np.ones((2, 3, 3, 2, 5))], {"query_rows": count, "first_query": first}, "ortrain")
-      for count, first in ((4, 0), (2, 2), (-1, 0), (0, 1), (1, -1))),
+    Refusal("Attention", [x[0] for x in split()], opset=23), Refusal("Attention", split()[:2] + [split()[2][0]], opset=23), Refusal("Attention", joined(), opset=23),
+    Refusal("Attention", split(shared=3), opset=23), Refusal("Attention", joined(), {"q_num_heads": 4, "kv_num_heads": 5}, opset=23),
+    Refusal("Attention", [*split(), rng.random((S, T + 1)) < 0.5], opset=23), Refusal("Attention", [*split(), rng.random((S + 1, T)) < 0.5], opset=23),
+    Refusal("Attention", [*split(), np.ones((S, T), np.int32)], opset=23), Refusal("Attention", [*split(), None, PAST[0]], opset=23),
+    Refusal("Attention", [*split(), None, *PAST, LENGTHS], opset=24),
 ]
