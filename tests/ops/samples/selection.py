@@ -18,6 +18,10 @@ def top_k(k, axis=-1, largest=1):
     return oracle
 
 
+LONG = {"numbers": rng.standard_normal((20, 150)), "ties": rng.integers(-3, 4, (20, 150)) / 2.0, "constant": np.ones((3, 150)),
+        "integers": rng.integers(-1000, 1000, (20, 150)), "ascending": np.arange(450.0).reshape(3, 150), "few-numbers": np.full((18, 130), np.nan),
+        "infinite": np.where(rng.random((4, 150)) < 0.98, -np.inf, rng.standard_normal((4, 150)))}
+LONG["few-numbers"][:, 60:63] = rng.standard_normal((18, 3))
 SAMPLES = [
     *[Sample("TopK", [X, np.array([k])], top_k(k, axis), {"axis": axis}, outputs=2, constants=(1,)) for k, axis in ((2, -1), (3, 0), (1, 1), (4, 1))],
     Sample("TopK", [X, np.array([2])], top_k(2, largest=0), {"largest": 0}, outputs=2, constants=(1,)), Sample("TopK", [TIES, np.array([3])], top_k(3), outputs=2, constants=(1,)),
@@ -52,6 +56,8 @@ SAMPLES += [
     *[Sample("TopK", [NAN, np.array([k])], top_k(k), outputs=2, constants=(1,), gradient=False) for k in (1, 6)],
     Sample("TopK", [rng.permutation(4096).reshape(2, 2048) / 7.0, np.array([100])], top_k(100), outputs=2, constants=(1,)),
     Sample("TopK", [np.array([[-(2**63), 5, 2**63 - 1]]), np.array([2])], top_k(2, largest=0), {"largest": 0}, outputs=2, constants=(1,)),
+    *[Sample("TopK", [x, np.array([k])], top_k(k, axis, largest), {"largest": largest, "axis": axis}, outputs=2, constants=(1,), gradient=False, label=label)
+      for label, x in LONG.items() for largest in (1, 0) for k, axis in ((5, 1), (17, 1), (3, 0))],
     Sample("TopK", [X, np.array([0])], top_k(0), outputs=2, constants=(1,)),
 ]
 CONDITION = np.array([True, False, True, True])

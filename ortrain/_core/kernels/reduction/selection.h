@@ -1,12 +1,13 @@
-/* ArgMax, ArgMin, TopK and ReverseSequence. */
+/* ArgMax, ArgMin and ReverseSequence; TopK is in top_k.h. */
 #ifndef ORTRAIN_SELECTION_H
 #define ORTRAIN_SELECTION_H
 #include <string.h>
 #include "kernel.h"
 #include "common/memory.h"
 #include "common/panels.h"
+#include "reduction/top_k.h"
 
-enum { EXTREME_LANES = 64, TOP_K_BLOCK = 32 };
+enum { EXTREME_LANES = 64 };
 
 /* ---- arg_extreme: y[o, i] = the index of the maximum or minimum of x[o, :, i]; ints: outer, n, inner, whether it is the minimum, whether the last of equal
  * elements is selected. NaN comes before all numbers, as in NumPy. Contiguous rows of EXTREME_LANES elements and more are searched in lanes, of which lane i
@@ -63,60 +64,7 @@ static void arg_extreme_panels_##R(void *context, int64_t item, int64_t worker) 
     }                                                                                                                                                  \
 }
 
-/* ---- top_k: values [o, k, i] and indices of the k largest (or smallest) of x[o, :, i], sorted, the first of equal elements first; ints: outer, n, inner, k,
- * whether the smallest are selected. NaNs come last. The outputs are a heap with the worst element at its root, then sorted. A work item is one column. */
-#define TOP_K(R)                                                                                                                              \
-static inline int precedes_##R(R a, int64_t at, R b, int64_t b_index, int64_t smallest)                                                       \
-{                                                                                                                                             \
-    if (a != a || b != b) return a == a ? 1 : b == b ? 0 : at < b_index;                                                                      \
-    return a == b ? at < b_index : smallest ? a < b : a > b;                                                                                  \
-}                                                                                                                                             \
-static inline void sift_down_##R(R *value, int64_t *index, int64_t stride, int64_t size, int64_t from, int64_t smallest)                      \
-{                                                                                                                                             \
-    R v = value[from * stride]; int64_t t = index[from * stride], child;                                                                      \
-    while ((child = 2 * from + 1) < size) {                                                                                                   \
-        if (child + 1 < size && precedes_##R(value[child * stride], index[child * stride],                                                    \
-                                                value[(child + 1) * stride], index[(child + 1) * stride], smallest)) child++;                 \
-        if (!precedes_##R(v, t, value[child * stride], index[child * stride], smallest)) break;                                               \
-        value[from * stride] = value[child * stride]; index[from * stride] = index[child * stride]; from = child;                             \
-    }                                                                                                                                         \
-    value[from * stride] = v; index[from * stride] = t;                                                                                       \
-}                                                                                                                                             \
-/* Return whether one of TOP_K_BLOCK elements may precede the worst of those selected; most blocks have none, and this test is vectorized. */ \
-static inline int any_precedes_##R(const R *x, R worst, int64_t smallest)                                                                     \
-{                                                                                                                                             \
-    int any = worst != worst;                                                                                                                 \
-    if (smallest) for (int i = 0; i < TOP_K_BLOCK; i++) any |= x[i] < worst;                                                                  \
-    else for (int i = 0; i < TOP_K_BLOCK; i++) any |= x[i] > worst;                                                                           \
-    return any;                                                                                                                               \
-}                                                                                                                                             \
-static void top_k_##R(void *context, int64_t item, int64_t worker)                                                                            \
-{                                                                                                                                             \
-    const KernelArgs *args = context; const int64_t *p = args->ints, n = p[1], inner = p[2], k = p[3], smallest = p[4];                       \
-    int64_t o = item / inner, i = item % inner; (void)worker;                                                                                 \
-    const R *x = (const R *)args->inputs[0].data + o * n * inner + i;                                                                         \
-    R *value = (R *)args->outputs[0].data + o * k * inner + i; int64_t *index = (int64_t *)args->outputs[1].data + o * k * inner + i;         \
-    for (int64_t j = 0; j < k; j++) { value[j * inner] = x[j * inner]; index[j * inner] = j; }                                                \
-    for (int64_t j = k / 2 - 1; j >= 0; j--) sift_down_##R(value, index, inner, k, j, smallest);                                              \
-    for (int64_t j = k, end; j < n; j = end) {                                                                                                \
-        end = inner == 1 ? min_i64(j + TOP_K_BLOCK, n) : n;                                                                                   \
-        if (inner == 1 && end - j == TOP_K_BLOCK && !any_precedes_##R(x + j, value[0], smallest)) continue;                                   \
-        for (; j < end; j++)                                                                                                                  \
-            if (precedes_##R(x[j * inner], j, value[0], index[0], smallest)) {                                                                \
-                value[0] = x[j * inner]; index[0] = j; sift_down_##R(value, index, inner, k, 0, smallest);                                    \
-            }                                                                                                                                 \
-    }                                                                                                                                         \
-    for (int64_t size = k - 1; size > 0; size--) {                                                                                            \
-        R v = value[0]; int64_t t = index[0];                                                                                                 \
-        value[0] = value[size * inner]; index[0] = index[size * inner]; value[size * inner] = v; index[size * inner] = t;                     \
-        sift_down_##R(value, index, inner, size, 0, smallest);                                                                                \
-    }                                                                                                                                         \
-}
-
-#define SELECTION(R) ARG_EXTREME(R) TOP_K(R)
-SELECTION(float) SELECTION(double) SELECTION(int64_t) SELECTION(int32_t)
-
-#define SELECT_BY_DTYPE(NAME) (d == DTYPE_FLOAT32 ? NAME##_float : d == DTYPE_FLOAT64 ? NAME##_double : d == DTYPE_INT64 ? NAME##_int64_t : NAME##_int32_t)
+ARG_EXTREME(float) ARG_EXTREME(double) ARG_EXTREME(int64_t) ARG_EXTREME(int32_t)
 
 static int arg_extreme(const KernelArgs *args)
 {
@@ -125,13 +73,6 @@ static int arg_extreme(const KernelArgs *args)
     if (p[2] == 1 && p[1] >= EXTREME_LANES)
         args->engine->parallel_for(args->engine, SELECT_BY_DTYPE(arg_extreme_rows), &s, ceil_div(p[0], ELEMENTS_PER_ITEM / p[1] + 1));
     else args->engine->parallel_for(args->engine, SELECT_BY_DTYPE(arg_extreme_panels), &s, panel_items(&s.panels));
-    return STATUS_OK;
-}
-
-static int top_k(const KernelArgs *args)
-{
-    int32_t d = args->inputs[0].dtype;
-    if (args->ints[3] > 0) args->engine->parallel_for(args->engine, SELECT_BY_DTYPE(top_k), (void *)args, args->ints[0] * args->ints[2]);
     return STATUS_OK;
 }
 
