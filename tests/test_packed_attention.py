@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.networks import NETWORKS
 from ortrain import SessionOptions, TrainingSession
 from ortrain.artifacts import LossType, OptimType
 from tests.test_rematerialization import assert_same_bits, operators
@@ -127,3 +128,11 @@ def test_other_parts_are_copied_and_train_as_unfused_ones(form, monkeypatch):
 def test_packed_attention_has_the_same_bits_for_any_number_of_threads(precision):
     one, three = (trained(FORMS["split columns"], intra_op_num_threads=threads, precision=precision)[1] for threads in (1, 3))
     assert_same_bits(one, three)
+
+
+def test_a_vision_transformer_whose_last_layer_computes_one_token_copies_no_heads():
+    made = NETWORKS["vit"].make("vit", tiny=True)
+    with TrainingSession.from_model(made.model, loss=LossType.CrossEntropyLoss, requires_grad=made.trained, frozen_params=made.frozen) as session:
+        session.train_step(*NETWORKS["vit"].batches(made, 1)[0])
+        names = operators(session)
+    assert "PackedAttention" in names and not {"Attention", "Split", "Concat"} & set(names[names.index("PackedAttention"):])

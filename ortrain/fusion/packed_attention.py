@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ortrain.fusion.graph_view import GraphView
-from ortrain.ir import Node
+from ortrain.ir import Dim, Node
 from ortrain.ops.registry.heads import ORDERS
 from ortrain.ops.registry.record import ORTRAIN
 
@@ -39,16 +39,25 @@ def _all_rows(view: GraphView, queries: str) -> tuple[str, Rows]:
     The number of rows must be known: a kernel does not check that the chosen ones exist."""
     gather = view.producer(queries, "Gather")
     rows = None if gather is None else view.constant(gather.inputs[1])
-    shape = None if gather is None else view.shape(gather.inputs[0])
-    if gather is None or rows is None or shape is None or rows.ndim != 1 or not rows.size or gather.attributes.get("axis", 0) != 1:
+    if gather is None or rows is None or rows.ndim != 1 or not rows.size or gather.attributes.get("axis", 0) != 1:
         return queries, {}
-    count = shape[1] if len(shape) > 1 else 0
+    count = _row_count(view, gather.inputs[0])
     if not isinstance(count, int) or rows.min() < -count or rows.max() >= count or view.consumer_count(gather.inputs[0]) != 1:
         return queries, {}
     first = int(rows[0]) % count
     if not np.array_equal(rows % count, np.arange(first, first + rows.size)):
         return queries, {}
     return gather.inputs[0], {"query_rows": rows.size, "first_query": first}
+
+
+def _row_count(view: GraphView, value: str) -> Dim | None:
+    """Return the size of axis 1 of a value, or of the tensor of which it is an element along axis 2; None if it is unknown.
+
+    Such a part may be a value of fusion, whose shape nothing has inferred yet."""
+    shape, part = view.shape(value), view.producer(value, "Gather")
+    if shape is None and part is not None and part.attributes.get("axis", 0) == 2:
+        shape = view.shape(part.inputs[0])
+    return shape[1] if shape is not None and len(shape) > 1 else None
 
 
 def _source_of_gathered(view: GraphView, parts: Sequence[str]) -> tuple[str, Rows]:
