@@ -125,6 +125,18 @@ SAMPLES = [
 SAMPLES += [s for s in (*forward_and_gradient("blocks", LONG), *forward_and_gradient("causal-blocks", LONG, causal(150), True)) if s.outputs > 1]
 SAMPLES += [s for s in (*packed("packed-blocks", 150), *packed("packed-causal-blocks", 150, causal(150), True), *packed("packed-some-blocks", 150, queries=(3, 140)))
             if not s.gradient]
+
+
+def empty(label, q, k):
+    """Return samples of the operator without results, and of its gradient, which is 0."""
+    arrays = [np.ones(shape) for shape in (q, k, k)]
+    log_sums = np.ones((q[0], q[2], q[1]))
+    return [Sample("Attention", arrays, lambda q, k, v: (q, log_sums), {}, "ortrain", outputs=2, gradient=False, label=label),
+            Sample("AttentionGrad", [np.ones(q), *arrays, None, np.ones(q), log_sums], lambda dy, q, k, v, *_: (0 * q, 0 * k, 0 * v), {}, "ortrain",
+                   outputs=3, gradient=False, label=label)]
+
+
+SAMPLES += [*empty("no-heads", (2, 3, 0, 4), (2, 5, 0, 4)), *empty("no-queries", (2, 0, 2, 4), (2, 5, 2, 4)), *empty("no-samples", (0, 3, 2, 4), (0, 5, 1, 4))]
 REFUSALS = [
     Refusal("Attention", [np.ones((2, 3, 4)), np.ones((2, 3, 4)), np.ones((2, 3, 4))], {}, "ortrain"),
     Refusal("Attention", [np.ones((2, 3, 2, 4)), np.ones((2, 3, 2, 5)), np.ones((2, 3, 2, 5))], {}, "ortrain"),

@@ -57,12 +57,14 @@ static inline int64_t visible_keys(const Attention *h, int64_t end) { return h->
 static int attention(const KernelArgs *args)
 {
     Attention h = attention_from_args(args);
+    if (!h.n || !h.heads || !h.rows) return STATUS_OK;
     args->engine->parallel_for(args->engine, args->inputs[0].dtype == DTYPE_FLOAT32 ? attention_lane_float : attention_lane_double, &h, h.lanes);
     return STATUS_OK;
 }
 static int attention_grad(const KernelArgs *args)
 {
     Attention h = attention_from_args(args);
+    if (!h.n || !h.heads) return STATUS_OK;
     args->engine->parallel_for(args->engine, args->inputs[0].dtype == DTYPE_FLOAT32 ? attention_gradient_lane_float : attention_gradient_lane_double, &h,
                                h.lanes);
     return STATUS_OK;
