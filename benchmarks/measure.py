@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from array import array
 from collections.abc import Callable
@@ -24,6 +25,8 @@ LEARNING_RATE, EPSILON, WEIGHT_DECAY = 1e-4, 1e-6, 0.0
 """AdamW's settings. Epsilon and weight decay are those that generate_artifacts writes by default."""
 MIN_STEPS, MAX_STEPS = 5, 50_000
 WARM_UP_STEPS = 3
+READY, TURN_TAKEN = "ready", "turn taken"
+"""What processes that take turns (benchmarks/turns.py) report as their status before they have figures."""
 WARM_UP_SECONDS = 0.5
 
 TIMES = array("d", bytes(8 * MAX_STEPS))
@@ -41,6 +44,7 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--prepare", action="store_true", help="only write the files that the runtime trains from")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--take-turns", action="store_true", help="run steps when standard input says so, until it ends, instead of for --seconds")
     parser.add_argument("--started-at", type=float, default=time.time(), help="when the process was started, in seconds since the epoch")
     parser.add_argument("--precision", choices=PRECISIONS, default=FLOAT32)
     parser.add_argument("--pin", action="store_true", help="pin each of two threads to a CPU of its own")
@@ -59,7 +63,7 @@ def load_meta(folder: Path) -> dict[str, Any]:
 
 
 def time_steps(step: Step, data: list[tuple[Any, Any]], options: argparse.Namespace, imported_mb: float, version: str) -> dict[str, Any]:
-    """Run steps for options.seconds and return the figures of the comparison.
+    """Run steps, for options.seconds or in turns, and return the figures of the comparison.
 
     imported_mb: resident memory after the import of the runtime; `growth_mb` is what training adds to it.
     version: of the runtime, reported with the figures."""
@@ -72,18 +76,39 @@ def time_steps(step: Step, data: list[tuple[Any, Any]], options: argparse.Namesp
     while done < WARM_UP_STEPS or time.perf_counter() < until:
         step(*data[done % len(data)])
         done += 1
-    steps, until = 0, time.perf_counter() + options.seconds
-    while steps < MIN_STEPS or (steps < MAX_STEPS and time.perf_counter() < until):
-        x, y = data[(done + steps) % len(data)]
-        started = time.perf_counter()
-        step(x, y)
-        TIMES[steps] = (time.perf_counter() - started) * 1e3
-        steps += 1
+    steps = time_turns(step, data, done) if options.take_turns else time_for(options.seconds, step, data, done)
     peak, times = memory_mb("VmHWM"), TIMES[:steps]
     return {"status": "ok", "version": version, "median_ms": float(np.median(times)), "min_ms": min(times), "p90_ms": float(np.quantile(times, 0.9)),
             "steps": steps, "cold_start_s": cold_start, "peak_rss_mb": peak, "growth_mb": None if peak is None else peak - imported_mb,
             "loaded_growth_mb": None if peak is None else peak - loaded_mb,
             "first_loss": first_loss}
+
+
+def time_for(seconds: float, step: Step, data: list[tuple[Any, Any]], done: int, timed: int = 0, least: int = MIN_STEPS) -> int:
+    """Run at least `least` steps for some seconds, write their times behind the first `timed` ones, and return how many there are then.
+
+    done: steps before those that are timed."""
+    end, until = min(timed + least, MAX_STEPS), time.perf_counter() + seconds
+    while timed < end or (timed < MAX_STEPS and time.perf_counter() < until):
+        x, y = data[(done + timed) % len(data)]
+        started = time.perf_counter()
+        step(x, y)
+        TIMES[timed] = (time.perf_counter() - started) * 1e3
+        timed += 1
+    return timed
+
+
+def time_turns(step: Step, data: list[tuple[Any, Any]], done: int) -> int:
+    """Run steps whenever standard input has a line with the seconds of a turn, and return how many were timed. The first step of a turn is not, because it
+    reads everything from memory: the processes that had their turns since have evicted it from the caches."""
+    timed = 0
+    print_result({"status": READY})
+    for line in sys.stdin:
+        step(*data[(done + timed) % len(data)])
+        done += 1
+        timed = time_for(float(line), step, data, done, timed, least=1)
+        print_result({"status": TURN_TAKEN})
+    return timed
 
 
 def memory_mb(field: str = "VmRSS") -> float | None:

@@ -1,4 +1,4 @@
-"""Comparison of runtimes: fresh processes in alternating rounds, medians, and ratios to the best peer.
+"""Comparison of runtimes: fresh processes that take turns, medians, and ratios to the best peer.
 
     python -m benchmarks [--workloads mlp-mnist ...] [--runtimes ortrain torch-eager ...] [--threads 1 2] [--rounds 3] [--instruction-set avx2] [--record NAME]
                          [--out FILE]
@@ -10,10 +10,8 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
@@ -22,6 +20,7 @@ from typing import Any
 from benchmarks import documents, tables
 from benchmarks.measure import BFLOAT16, FLOAT32, PRECISIONS
 from benchmarks.peers.environments import OURS, OURS_IN_FLOAT32, RESTRICTIONS, RUNTIMES, NotInstalled, Runtime, python_for
+from benchmarks.turns import Command, Contender, Result, take_turns
 from benchmarks.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,27 +29,23 @@ UNSET_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONDONTWRITEBYTE
 start, which an installed package never requires."""
 FIGURES = ("median_ms", "min_ms", "p90_ms", "cold_start_s", "peak_rss_mb", "growth_mb", "loaded_growth_mb", "first_loss")
 
-Result = dict[str, Any]
 Cell = tuple[str, str, int, tuple[str, ...]]
 """Workload, runtime, threads, and the options of the runtime."""
+
+
+def command_of(python: str, runtime: Runtime, workload: str, folder: Path, isa_variables: Mapping[str, str], *options: str) -> Command:
+    """Return the command that runs a runtime on a workload. isa_variables: environment variables that restrict its instruction set."""
+    environment = {name: value for name, value in os.environ.items() if name not in UNSET_VARIABLES} | dict(isa_variables)
+    environment |= {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "PYTHONPATH": str(ROOT)}
+    return Command([python, "-m", runtime.module, workload, str(folder), *options], environment, str(ROOT))
 
 
 def run_process(python: str, runtime: Runtime, workload: str, folder: Path, limit: float, isa_variables: Mapping[str, str], *options: str) -> Result:
     """Run a runtime on a workload in a fresh process and return its figures, or the reason why there are none.
 
-    limit: seconds after which the process is stopped. isa_variables: environment variables that restrict its instruction set."""
-    environment = {name: value for name, value in os.environ.items() if name not in UNSET_VARIABLES} | dict(isa_variables)
-    environment |= {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "PYTHONPATH": str(ROOT)}
-    command = [python, "-m", runtime.module, workload, str(folder), *options, "--started-at", repr(time.time())]
-    try:
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired:
-        return {"status": "failed", "reason": f"no result within {limit:g} s"}
-    result = next((line for line in reversed(done.stdout.splitlines()) if line.startswith('{"status"')), None)
-    if done.returncode == 0 and result:
-        return dict(json.loads(result))
-    lines = done.stderr.strip().splitlines()
-    return {"status": "failed", "reason": lines[-1][:300] if lines else f"exit status {done.returncode}"}
+    limit: seconds after which the process is stopped."""
+    with Contender(command_of(python, runtime, workload, folder, isa_variables, *options), limit) as process:
+        return process.finish()
 
 
 def find_runtimes(names: list[str], folder: Path, restricted_to: str | None, precision: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -79,24 +74,26 @@ def prepare(workload: str, pythons: dict[str, str], folder: Path, limit: float, 
 
 
 def measure(options: argparse.Namespace, pythons: dict[str, str], cache: Path) -> dict[Cell, list[Result]]:
-    """Measure every cell once per round; a cell that failed is not run again."""
+    """Measure every cell once per round, those of a workload and a number of threads in turns; a cell that failed is not run again."""
     runs: dict[Cell, list[Result]] = {}
     isa_variables = RESTRICTIONS[options.instruction_set] if options.instruction_set else {}
     for workload in options.workloads:
         prepared = prepare(workload, pythons, cache / workload, options.limit, isa_variables)
         for number in range(options.rounds):
             for threads in options.threads:
-                for name, python in pythons.items():
-                    for choice in RUNTIMES[name].option_sets(workload):
-                        results = runs.setdefault((workload, name, threads, choice), [])
-                        if results and results[-1]["status"] != "ok":
-                            continue
-                        pin = ["--pin"] if options.pin and threads == 2 and RUNTIMES[name].pin else []
-                        results.append(prepared[name] if prepared[name]["status"] != "ok" else run_process(
-                            python, RUNTIMES[name], workload, cache / workload, options.limit, isa_variables, "--threads", str(threads),
-                            "--seconds", str(options.seconds), "--precision", options.precision, *pin, *choice))
-                        print(f"round {number + 1}: {workload}, {threads} threads, {' '.join((name, *choice))}: {tables.describe(results[-1])}",
-                              file=sys.stderr, flush=True)
+                cells = [(workload, name, threads, choice) for name in pythons for choice in RUNTIMES[name].option_sets(workload)]
+                for cell in cells:
+                    if prepared[cell[1]]["status"] != "ok":
+                        runs[cell] = [prepared[cell[1]]]
+                runnable = [cell for cell in cells if all(result["status"] == "ok" for result in runs.get(cell, []))]
+                commands = [command_of(pythons[name], RUNTIMES[name], workload, cache / workload, isa_variables, "--take-turns", "--threads", str(threads),
+                                       "--seconds", str(options.seconds), "--precision", options.precision,
+                                       *(["--pin"] if options.pin and threads == 2 and RUNTIMES[name].pin else []), *choice)
+                            for _, name, _, choice in runnable]
+                for cell, result in zip(runnable, take_turns(commands, options.seconds, options.limit), strict=True):
+                    runs.setdefault(cell, []).append(result)
+                    print(f"round {number + 1}: {workload}, {threads} threads, {' '.join((cell[1], *cell[3]))}: {tables.describe(result)}",
+                          file=sys.stderr, flush=True)
     return runs
 
 
@@ -154,7 +151,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, metavar="NAME", help=", ".join(RUNTIMES))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.5, help="duration of the timed steps of each process")
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of the timed steps of each process, in turns of a quarter of a second")
     parser.add_argument("--limit", type=float, default=300, help="seconds after which a process is stopped")
     parser.add_argument("--pin", action="store_true", help="with two threads: pin each to a CPU of its own")
     parser.add_argument("--instruction-set", choices=RESTRICTIONS, help="restrict every runtime to these instructions")

@@ -1,8 +1,8 @@
 """Twenty-four networks beside their peers and beside a lower bound of their steps.
 
-    python -m benchmarks networks [--only vit ...] [--runtimes ortrain torch-eager ...] [--threads 1 2] [--rounds 3] [--seconds 1.5] [--record NAME]
+    python -m benchmarks networks [--only vit ...] [--runtimes ortrain torch-eager ...] [--threads 1 2] [--rounds 3] [--seconds 3] [--record NAME]
 
-Every runtime trains the same network, ONNX graph or torch module, from the same weights on the same batches, in fresh processes in alternating rounds;
+Every runtime trains the same network, ONNX graph or torch module, from the same weights on the same batches, in fresh processes that take turns;
 times are medians. The first losses of all runtimes must agree. A network meets its target if its step takes at most 0.67 of the best peer's, or at most 1.10
 of the lower bound of benchmarks.networks.floor."""
 
@@ -110,7 +110,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, metavar="NAME", help=", ".join((OURS, *PEERS)))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.5, help="duration of the timed steps of each process")
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of the timed steps of each process, in turns of a quarter of a second")
     parser.add_argument("--limit", type=float, default=300, help="seconds after which a process is stopped")
     parser.add_argument("--instruction-set", choices=RESTRICTIONS, help="restrict every runtime to these instructions")
     run.add_precision(parser)
