@@ -32,32 +32,36 @@ ALWAYS_INLINE REAL NAMED(largest_score)(const REAL *x, NAMED(ScoreRow) s, int64_
     return NAMED(lane_max)(NAMED(row_larger)(largest[1], largest[0]));
 }
 
-/* x [n] = exp(scores - largest). Return their sum. Two vectors at a time: GCC takes loops over the lanes of one vector apart. */
+/* The lanes of the last vector of a row of n elements that no whole vector before it has */
+#define LANES_OF_REST NAMED(lanes_of_end)(n, ceil_div(n, W))
+
+/* x [n] = exp(scores - largest). Return their sum. */
 ALWAYS_INLINE REAL NAMED(exponentials)(REAL *x, NAMED(ScoreRow) s, REAL largest, int64_t n)
 {
-    enum { BLOCK = 2 * W };
-    REAL block[BLOCK], sum_of_rest = 0;
-    V sum[2] = {{0}}, last[2];
+    V sum[2] = {{0}}, e;
+    REAL sum_of_few = 0;
+    int64_t i = 0;
     s.shift -= largest;
     if (n < W) {
-        for (int64_t i = 0; i < n; i++) { x[i] = ATTENTION_EXP(DIFFERENCE(i, largest)); sum_of_rest += x[i]; }
-        return sum_of_rest;
+        for (; i < n; i++) { x[i] = ATTENTION_EXP(DIFFERENCE(i, largest)); sum_of_few += x[i]; }
+        return sum_of_few;
     }
-    const int64_t at[2] = { n < BLOCK ? 0 : n - BLOCK, n - W };
-    for (int u = 0; u < 2; u++) last[u] = DIFFERENCES(at[u], largest);
-    int64_t i = 0;
-    for (; i + BLOCK <= n; i += BLOCK) {
-        for (int u = 0; u < 2; u++) NAMED(row_store)(block + u * W, DIFFERENCES(i + u * W, largest));
-        for (int l = 0; l < BLOCK; l++) block[l] = ATTENTION_EXP(block[l]);
-        for (int u = 0; u < 2; u++) { V e = NAMED(row_load)(block + u * W); sum[u] += e; NAMED(row_store)(x + i + u * W, e); }
+    const V last = DIFFERENCES(n - W, largest);
+    for (; i + 2 * W <= n; i += 2 * W)
+        _Pragma("GCC unroll 2") for (int u = 0; u < 2; u++) {
+            e = NAMED(row_exp_of_negative)(DIFFERENCES(i + u * W, largest));
+            NAMED(row_store)(x + i + u * W, e);
+            sum[u] += e;
+        }
+    if (i + W < n) {
+        e = NAMED(row_exp_of_negative)(DIFFERENCES(i, largest));
+        NAMED(row_store)(x + i, e);
+        sum[0] += e;
     }
     if (i < n) {
-        memcpy(block, last, sizeof(block));
-        for (int l = 0; l < BLOCK; l++) block[l] = ATTENTION_EXP(block[l]);
-        for (int u = 0; u < 2; u++) NAMED(row_store)(x + at[u], NAMED(row_load)(block + u * W));
-        for (int u = 0; u < 2; u++)
-            for (int l = 0; l < W; l++) block[u * W + l] = at[u] + l < i || (!u && at[0] + l >= at[1]) ? 0 : block[u * W + l];
-        for (int u = 0; u < 2; u++) sum[u] += NAMED(row_load)(block + u * W);
+        e = NAMED(row_exp_of_negative)(last);
+        NAMED(row_store)(x + n - W, e);
+        sum[1] += NAMED(row_masked)(e, LANES_OF_REST);
     }
     return NAMED(lane_sum)(sum[0] + sum[1]);
 }
@@ -66,27 +70,25 @@ ALWAYS_INLINE REAL NAMED(exponentials)(REAL *x, NAMED(ScoreRow) s, REAL largest,
  * the row's result and its gradient. */
 ALWAYS_INLINE void NAMED(softmax_backward)(REAL *restrict x, REAL *restrict dx, NAMED(ScoreRow) s, REAL log_sum, REAL dot, int64_t n)
 {
-    enum { BLOCK = 2 * W };
-    const int64_t at[2] = { n < BLOCK ? 0 : n - BLOCK, n - W }, whole = n < W ? n : n / BLOCK * BLOCK;
-    REAL block[BLOCK];
-    V last_gradients[2] = {{0}};
+    int64_t i = 0;
     s.shift -= log_sum;
-    if (whole < n)
-        for (int u = 0; u < 2; u++) { NAMED(row_store)(block + u * W, DIFFERENCES(at[u], log_sum)); last_gradients[u] = NAMED(row_load)(dx + at[u]); }
-    for (int64_t i = 0; i < whole; i++) {
-        REAL p = ATTENTION_EXP(DIFFERENCE(i, log_sum));
-        x[i] = p;
-        dx[i] = p * (dx[i] - dot) * s.scale;
+    if (n < W) {
+        for (; i < n; i++) { x[i] = ATTENTION_EXP(DIFFERENCE(i, log_sum)); dx[i] = x[i] * (dx[i] - dot) * s.scale; }
+        return;
     }
-    if (whole < n) {
-        for (int l = 0; l < BLOCK; l++) block[l] = ATTENTION_EXP(block[l]);
-        for (int u = 0; u < 2; u++) {
-            V p = NAMED(row_load)(block + u * W);
-            NAMED(row_store)(x + at[u], p);
-            NAMED(row_store)(dx + at[u], p * (last_gradients[u] - dot) * s.scale);
-        }
+    const V last = DIFFERENCES(n - W, log_sum), last_gradients = NAMED(row_load)(dx + n - W);
+    for (; i + W <= n; i += W) {
+        V p = NAMED(row_exp_of_negative)(DIFFERENCES(i, log_sum));
+        NAMED(row_store)(x + i, p);
+        NAMED(row_store)(dx + i, p * (NAMED(row_load)(dx + i) - dot) * s.scale);
+    }
+    if (i < n) {
+        V p = NAMED(row_exp_of_negative)(last);
+        NAMED(row_store)(x + n - W, p);
+        NAMED(row_store)(dx + n - W, p * (last_gradients - dot) * s.scale);
     }
 }
+#undef LANES_OF_REST
 #undef DIFFERENCE
 #undef DIFFERENCES
 #undef SCORES

@@ -68,4 +68,18 @@ OF_WHOLE(lane_max, max)
 
 #define TEMPLATE "common/row_vectors_by_type.h"
 #include "common/float_types.h"
+
+/* exp(x) of each element x <= 0, as ot_expf_of_negative: GCC takes loops over the lanes of one vector apart. */
+typedef uint32_t RowBits_float __attribute__((vector_size(VECTOR_BYTES)));
+ALWAYS_INLINE RowVector_float row_exp_of_negative_float(RowVector_float x)
+{
+    const RowVector_float shifted = OT_SHIFTED(x), r = OT_REMAINDER(x, shifted), q = r * r, y = OT_EXPM1_REDUCED(r, q) + 1.0f;
+    const RowBits_float power = ((RowBits_float)shifted << 23) + (127u << 23);                       /* 2^n; the shift drops 0x4B400000 */
+    return row_masked_float(y * (RowVector_float)power, ~(x < -87.33f));                             /* keeps NaN */
+}
+ALWAYS_INLINE RowVector_double row_exp_of_negative_double(RowVector_double x)
+{
+    for (int l = 0; l < ROW_WIDTH_double; l++) x[l] = exp(x[l]);
+    return x;
+}
 #endif

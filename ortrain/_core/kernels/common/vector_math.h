@@ -38,22 +38,21 @@ ALWAYS_INLINE float ot_maxf(float a, float bound) { return a < bound ? bound : a
 /* 2^n for n in [-126, 127]; 0 for -127 */
 ALWAYS_INLINE float ot_power_of_two(int32_t n) { return ot_from_bits((int32_t)((uint32_t)(n + 127) << 23)); }
 
+/* n and r for |z| < 2^21, of numbers and vectors: OT_SHIFTED holds n in its low bits, from 0x4B400000 on, and OT_REMAINDER is r. */
+#define OT_SHIFTED(z) ((z) * 1.44269504f + 12582912.0f)
+#define OT_REMAINDER(z, shifted) ((z) - ((shifted) - 12582912.0f) * 0.693359375f - ((shifted) - 12582912.0f) * -2.12194440e-4f)
+/* exp(r) - 1 for |r| <= ln 2 / 2, where q = r^2 */
+#define OT_EXPM1_REDUCED(r, q)                                                                                                      \
+    ((((1.98458802e-4f * (r) + 1.39406545e-3f) * (q) + (8.33338965e-3f * (r) + 4.16663624e-2f)) * (q) + (1.66666657e-1f * (r) + 0.5f)) * (q) + (r))
+
 /* Return r and store n, for |z| < 2^21. */
 ALWAYS_INLINE float ot_reduce_exponent(float z, int32_t *n)
 {
-    float t = z * 1.44269504f + 12582912.0f, f = t - 12582912.0f;      /* the low bits of t hold n */
-    *n = ot_to_bits(t) - 0x4B400000;
-    float r = z - f * 0.693359375f;
-    return r - f * -2.12194440e-4f;
+    float shifted = OT_SHIFTED(z);
+    *n = (int32_t)((uint32_t)ot_to_bits(shifted) - 0x4B400000u);
+    return OT_REMAINDER(z, shifted);
 }
-
-/* exp(r) - 1 for |r| <= ln 2 / 2 */
-ALWAYS_INLINE float ot_expm1_reduced(float r)
-{
-    float q = r * r;
-    float y = (1.98458802e-4f * r + 1.39406545e-3f) * q + (8.33338965e-3f * r + 4.16663624e-2f);
-    return (y * q + (1.66666657e-1f * r + 0.5f)) * q + r;
-}
+ALWAYS_INLINE float ot_expm1_reduced(float r) { float q = r * r; return OT_EXPM1_REDUCED(r, q); }
 
 /* exp(x): 0 below -87.33; 1 ulp */
 ALWAYS_INLINE float ot_expf(float x)
@@ -65,7 +64,7 @@ ALWAYS_INLINE float ot_expf(float x)
     return ot_select(x < -87.33f, 0.0f, ot_select(x > 88.722839f, INFINITY, y));
 }
 
-/* exp(z) for z in [-87.33, 87.33], which the caller guarantees; 1 ulp */
+/* exp(z) for z in [-87.33, 87.33], unspecified for others; 1 ulp */
 ALWAYS_INLINE float ot_expf_inside(float z)
 {
     int32_t n;
@@ -76,8 +75,7 @@ ALWAYS_INLINE float ot_expf_inside(float z)
 /* exp(x) for x <= 0, as in a softmax, where nothing can overflow; 0 below -87.33; 1 ulp */
 ALWAYS_INLINE float ot_expf_of_negative(float x)
 {
-    float y = ot_expf_inside(ot_maxf(x, -87.33f));
-    return ot_select(x < -87.33f, 0.0f, y);                  /* NaN fails the comparison and is kept */
+    return ot_select(x < -87.33f, 0.0f, ot_expf_inside(x));  /* NaN fails the comparison and is kept */
 }
 
 /* exp(x) - 1 = 2 (2^(n-1) (exp(r) - 1) + (2^(n-1) - 1/2)), which stays accurate for small arguments; 2 ulp */

@@ -16,25 +16,26 @@ static inline REAL NAMED(row_max)(const REAL *x, int64_t n)
     return NAMED(lane_max)(NAMED(row_larger)(largest[1], largest[0]));
 }
 
-/* Return the sum of exp(a - largest) of a row of at least two vectors, and store them in y, which may be a, unless it is NULL. */
+/* Return the sum of exp(a - largest) of a row of at least a vector, and store them in y, which may be a, unless it is NULL. */
 ALWAYS_INLINE REAL NAMED(sum_of_exponentials)(const REAL *a, REAL largest, REAL *y, int64_t n)
 {
-    enum { BLOCK = 2 * W };             /* GCC takes loops over the lanes of one vector apart */
-    REAL block[BLOCK], last[BLOCK];
-    V sum[2] = {{0}};
+    V sum[2] = {{0}}, last = NAMED(row_load)(a + n - W), e;
     int64_t i = 0;
-    memcpy(last, a + n - BLOCK, sizeof(last));
-    for (; i + BLOCK <= n; i += BLOCK) {
-        for (int l = 0; l < BLOCK; l++) block[l] = EXP_OF_NEGATIVE(a[i + l] - largest);
-        if (y) memcpy(y + i, block, sizeof(block));
-        for (int u = 0; u < 2; u++) sum[u] += NAMED(row_load)(block + u * W);
+    for (; i + 2 * W <= n; i += 2 * W)
+        _Pragma("GCC unroll 2") for (int u = 0; u < 2; u++) {
+            e = NAMED(row_exp_of_negative)(NAMED(row_load)(a + i + u * W) - largest);
+            if (y) NAMED(row_store)(y + i + u * W, e);
+            sum[u] += e;
+        }
+    if (i + W < n) {
+        e = NAMED(row_exp_of_negative)(NAMED(row_load)(a + i) - largest);
+        if (y) NAMED(row_store)(y + i, e);
+        sum[0] += e;
     }
     if (i < n) {
-        const int counted = BLOCK - (int)(n - i);
-        for (int l = 0; l < BLOCK; l++) block[l] = EXP_OF_NEGATIVE(last[l] - largest);
-        if (y) memcpy(y + n - BLOCK, block, sizeof(block));
-        for (int l = 0; l < BLOCK; l++) block[l] = l < counted ? 0 : block[l];
-        for (int u = 0; u < 2; u++) sum[u] += NAMED(row_load)(block + u * W);
+        e = NAMED(row_exp_of_negative)(last - largest);
+        if (y) NAMED(row_store)(y + n - W, e);
+        sum[1] += NAMED(row_masked)(e, NAMED(lanes_of_end)(n, ceil_div(n, W)));
     }
     return NAMED(lane_sum)(sum[0] + sum[1]);
 }

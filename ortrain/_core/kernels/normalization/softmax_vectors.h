@@ -5,19 +5,16 @@
 #define READ(row, from) V row[MAX_ROW_VECTORS]; EACH_ROW_VECTOR row[k] = NAMED(row_load)((from) + AT(k));
 #define WRITE(value) EACH_ROW_VECTOR NAMED(row_store)(y + AT(k), value);
 
-/* Replace the vectors of a row by EXP of their elements, in memory and at least two of them: GCC takes loops over the lanes of one vector apart. */
-#define EXP_OF_VECTORS(NAME, EXP)                                                                                     \
-ALWAYS_INLINE void NAMED(NAME)(V *row, const int K)                                                                   \
-{                                                                                                                     \
-    REAL elements[MAX_ROW_VECTORS * NAMED(ROW_WIDTH)];                                                                \
-    NAMED(row_store)(elements + NAMED(ROW_WIDTH), row[0]);                                                            \
-    EACH_ROW_VECTOR NAMED(row_store)(elements + k * NAMED(ROW_WIDTH), row[k]);                                        \
-    for (int i = 0; i < (K > 1 ? K : 2) * NAMED(ROW_WIDTH); i++) elements[i] = EXP(elements[i]);                      \
-    EACH_ROW_VECTOR row[k] = NAMED(row_load)(elements + k * NAMED(ROW_WIDTH));                                        \
+/* Replace the vectors of a row by the exponentials of their elements, of any sign, in memory and at least two of them: GCC takes loops over the lanes of one
+ * vector apart. */
+ALWAYS_INLINE void NAMED(exp_of_vectors)(V *row, const int K)
+{
+    REAL elements[MAX_ROW_VECTORS * NAMED(ROW_WIDTH)];
+    NAMED(row_store)(elements + NAMED(ROW_WIDTH), row[0]);
+    EACH_ROW_VECTOR NAMED(row_store)(elements + k * NAMED(ROW_WIDTH), row[k]);
+    for (int i = 0; i < (K > 1 ? K : 2) * NAMED(ROW_WIDTH); i++) elements[i] = SOFT_EXP(elements[i]);
+    EACH_ROW_VECTOR row[k] = NAMED(row_load)(elements + k * NAMED(ROW_WIDTH));
 }
-EXP_OF_VECTORS(exp_of_vectors, SOFT_EXP)
-EXP_OF_VECTORS(exp_of_negative_vectors, EXP_OF_NEGATIVE)
-#undef EXP_OF_VECTORS
 
 ALWAYS_INLINE REAL NAMED(max_of_vectors)(const V *row, const int K)
 {
@@ -33,8 +30,7 @@ ALWAYS_INLINE void NAMED(softmax_vectors)(const REAL *a, const REAL *b, REAL *y,
 {
     READ(a_row, a) (void)b;
     REAL largest = NAMED(max_of_vectors)(a_row, K);
-    EACH_ROW_VECTOR a_row[k] -= largest;
-    NAMED(exp_of_negative_vectors)(a_row, K);
+    EACH_ROW_VECTOR a_row[k] = NAMED(row_exp_of_negative)(a_row[k] - largest);
     ROW_VECTOR_SUM(sum, FIRST)
     REAL scale = 1 / NAMED(lane_sum)(sum);
     WRITE(a_row[k] * scale)
@@ -43,8 +39,7 @@ ALWAYS_INLINE void NAMED(log_softmax_vectors)(const REAL *a, const REAL *b, REAL
 {
     READ(a_row, a) READ(b_row, a) (void)b;
     REAL largest = NAMED(max_of_vectors)(b_row, K);
-    EACH_ROW_VECTOR a_row[k] -= largest;
-    NAMED(exp_of_negative_vectors)(a_row, K);
+    EACH_ROW_VECTOR a_row[k] = NAMED(row_exp_of_negative)(a_row[k] - largest);
     ROW_VECTOR_SUM(sum, FIRST)
     REAL shift = largest + SOFT_LOG(NAMED(lane_sum)(sum));
     WRITE(b_row[k] - shift)
