@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ortrain import TrainingSession
+from ortrain import InferenceSession, TrainingSession
 from ortrain.artifacts import LossType, OptimType
 from ortrain.formats.onnx_files import read_model
 from ortrain.fusion import fuse
@@ -219,6 +219,25 @@ def test_forward_model_without_patterns_is_unchanged():
     matmul_only.graph.outputs = [matmul_only.graph.nodes[0].outputs[0]]
     before = operators(matmul_only.graph)
     assert fuse(matmul_only.graph) == 0 and operators(matmul_only.graph) == before
+
+
+def test_inference_is_fused_unless_a_value_within_is_an_output():
+    model, _ = transformer()
+    x = np.random.default_rng(2).standard_normal((N, ROWS, DIM)).astype(np.float32)
+
+    def scores_and_kernels(outputs):
+        session = InferenceSession(model.SerializeToString())
+        results = session.run(outputs, {"x0": x})
+        (program,) = session._runners[tuple(outputs)]._programs.values()
+        return results, {step.call.kernel for step in program.plan.steps}
+
+    (scores,), kernels = scores_and_kernels(["scores"])
+    assert {"attention", "gelu"} <= kernels
+    model.graph.output.append(helper.make_tensor_value_info("p", TensorProto.FLOAT, [N, HEADS, ROWS, ROWS]))
+    (shares, same), kernels = scores_and_kernels(["p", "scores"])
+    assert "attention" not in kernels and "gelu" in kernels
+    np.testing.assert_allclose(shares.sum(-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(scores, same, rtol=1e-4, atol=1e-6)
 
 
 def test_evaluation_is_fused_and_can_return_any_value():

@@ -13,6 +13,7 @@ from ortrain._core.session_lock import Lock
 from ortrain.errors import InputCountError, InputNameError
 from ortrain.ir import Dim, Model
 from ortrain.loading.loader import ModelSource, as_model
+from ortrain.passes.fused_training import fused_forward_model
 from ortrain.passes.half_precision import convert_to_float32, restore_output_types
 from ortrain.runtime.options import RunOptions, SessionOptions, check_patterns, check_precision
 from ortrain.runtime.runner import Runner
@@ -82,5 +83,6 @@ class InferenceSession:
             raise InputCountError(f"expected inputs {self._model.graph.inputs}, {missing} missing")
         with self._lock:
             if names not in self._runners:
-                self._runners[names] = Runner(self._model, self._model.graph.inputs, names, {}, self._handle, "model", empty=True)
+                fused = fused_forward_model(self._model, names)
+                self._runners[names] = Runner(fused, self._model.graph.inputs, names, {}, self._handle, "model", empty=True)
             return self._runners[names].run(tuple(input_feed[name] for name in self._model.graph.inputs), run_options=run_options, out=out)
