@@ -19,7 +19,7 @@ from benchmarks.measure import READY, TURN_TAKEN
 
 TURN_SECONDS = 0.25
 PAUSE_SECONDS = 0.05
-"""Between two turns. Threads of onnxruntime spin for some 20 ms after their last step, and those of OpenMP for some milliseconds."""
+"""Between two turns, in which threads that spin for a while after their last step go to sleep."""
 
 Result = dict[str, Any]
 

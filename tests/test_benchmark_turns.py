@@ -12,7 +12,7 @@ from benchmarks import turns
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = """
-import argparse, time
+import time
 from benchmarks import measure
 def step(x, y):
     with open({log!r}, "a") as log: log.write("{name}")
@@ -45,8 +45,7 @@ def test_processes_take_turns_and_report_their_own_figures(tmp_path, monkeypatch
     assert order == "abababa"       # warm-up of both, then a b, b a, a b, b a, of which adjacent turns of one process look like one
 
 
-def test_the_first_step_of_a_turn_is_not_timed(tmp_path, monkeypatch):
-    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+def test_the_first_step_of_a_turn_is_not_timed(tmp_path):
     log = tmp_path / "steps"
     with turns.Contender(command(STEPS.format(log=str(log), name="a")), 60.0) as process:
         warm_up = len(log.read_text())

@@ -32,9 +32,6 @@ ALWAYS_INLINE REAL NAMED(largest_score)(const REAL *x, NAMED(ScoreRow) s, int64_
     return NAMED(lane_max)(NAMED(row_larger)(largest[1], largest[0]));
 }
 
-/* The lanes of the last vector of a row of n elements that no whole vector before it has */
-#define LANES_OF_REST NAMED(lanes_of_end)(n, ceil_div(n, W))
-
 /* x [n] = exp(scores - largest). Return their sum. */
 ALWAYS_INLINE REAL NAMED(exponentials)(REAL *x, NAMED(ScoreRow) s, REAL largest, int64_t n)
 {
@@ -61,7 +58,7 @@ ALWAYS_INLINE REAL NAMED(exponentials)(REAL *x, NAMED(ScoreRow) s, REAL largest,
     if (i < n) {
         e = NAMED(row_exp_of_negative)(last);
         NAMED(row_store)(x + n - W, e);
-        sum[1] += NAMED(row_masked)(e, LANES_OF_REST);
+        sum[1] += NAMED(row_masked)(e, NAMED(lanes_of_end)(n, ceil_div(n, W)));
     }
     return NAMED(lane_sum)(sum[0] + sum[1]);
 }
@@ -88,7 +85,6 @@ ALWAYS_INLINE void NAMED(softmax_backward)(REAL *restrict x, REAL *restrict dx, 
         NAMED(row_store)(dx + n - W, p * (last_gradients - dot) * s.scale);
     }
 }
-#undef LANES_OF_REST
 #undef DIFFERENCE
 #undef DIFFERENCES
 #undef SCORES

@@ -36,7 +36,7 @@ ALWAYS_INLINE float ot_minf(float a, float bound) { return a > bound ? bound : a
 ALWAYS_INLINE float ot_maxf(float a, float bound) { return a < bound ? bound : a; }
 
 /* 2^n for n in [-126, 127]; 0 for -127 */
-ALWAYS_INLINE float ot_power_of_two(int32_t n) { return ot_from_bits((int32_t)((uint32_t)(n + 127) << 23)); }
+ALWAYS_INLINE float ot_power_of_two(int32_t n) { return ot_from_bits((int32_t)(((uint32_t)n + 127u) << 23)); }
 
 /* n and r for |z| < 2^21, of numbers and vectors: OT_SHIFTED holds n in its low bits, from 0x4B400000 on, and OT_REMAINDER is r. */
 #define OT_SHIFTED(z) ((z) * 1.44269504f + 12582912.0f)
