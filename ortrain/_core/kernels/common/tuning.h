@@ -12,7 +12,8 @@
 /* ---- by instruction set: vectors and their registers, and the register tiles and cache blocks of GEMMs
  *
  * TILE_ROWS x TILE_VECTORS is the register tile of the GEMM: 8 x 48, 12 x 32 and 14 x 32 are within 3 % with 64-byte vectors, and 8 rows make the transposing
- * store exact; 6 x 16 is best with 32-byte vectors. BLOCK_DEPTH 512 beats 384 and 256 by 3 to 10 % with 64-byte vectors. FULL_ROWS is the tile of
+ * store exact; 6 x 16 is best with 32-byte vectors. BLOCK_DEPTH 512 beats 384 and 256 by 3 to 10 % with 64-byte vectors;
+ * with 32-byte vectors 352 beats 256 by 1 % and 192 by 3 %. FULL_ROWS is the tile of
  * channels-last convolutions, always two vectors wide: 12 rows use 24 of 32 registers for sums, 6 rows 12 of 16 (8 rows spill, at half the speed).
  * ARM's vectors are short but many: 8 x 12 has 24 products to 5 or 11 loads. */
 #if defined(__AVX512F__)
@@ -28,7 +29,7 @@
 #  define VECTOR_REGISTERS 16
 #  define TILE_ROWS 6
 #  define TILE_VECTORS 2
-#  define BLOCK_DEPTH 256
+#  define BLOCK_DEPTH 352
 #  define BLOCK_ROWS (576 / SCALAR_BYTES)
 #  define FULL_ROWS 6
 #elif defined(__aarch64__)
@@ -57,7 +58,9 @@
 enum {
     MAX_SHARED_ROWS = BLOCK_ROWS + BLOCK_ROWS / 2,  /* rows of A in one block */
     DIRECT_B_ROWS = 8 * TILE_ROWS,                  /* up to this many rows of A, B is read in place: packing it would cost as much as the product */
-    DIRECT_B_BYTES = 64 * 1024,
+    /* Up to this many bytes, B is read in place. With 32-byte vectors, the 512 bytes between rows of 128 columns leave an eighth of the L1 cache to a panel
+     * (1040 x 128 x 128: 66 to 73 GFLOP/s if packed). */
+    DIRECT_B_BYTES = (TILE_ROWS == 6 ? 16 : 64) * 1024,
     DIRECT_A_BYTES = 48 * 1024,                     /* a block of transposed A that fits into the L1 cache is read in place */
     DIRECT_TRANSPOSED_A_COLUMNS = (TILE_ROWS == 6 ? 8 : 2) * TILE_COLUMNS,
     /* Up to this many rows of A, A and B swap roles and tiles are stored transposed. With 8-row tiles the transposing store is exact; with 6 rows it pays for
@@ -96,8 +99,10 @@ enum {
     CHUNK_ELEMENTS = (1 << 20) / SCALAR_BYTES, CHUNK_COLUMNS = COLUMNS_PER_PACKING,
     /* Multiplying all panels by one tile of A after another keeps the tile in the L1 cache, whose rows may share sets, and writes lines of C side by side
      * (3136 x 512 x 128, cold caches: 125 GFLOP/s panel by panel, 155 tile by tile). A panel that is small enough stays in the cache instead, for all rows of
-     * an item, where C is small (1600 x 512 x 128: 179 against 171). */
-    SMALL_PANEL_BYTES = 32 * 1024, SMALL_RESULT = (4 << 20) / SCALAR_BYTES, SHARED_SET_STEP = (16 << 10) / SCALAR_BYTES
+     * an item, where C is small (1600 x 512 x 128: 179 against 171). With 32-byte vectors, C is small up to 256 KiB (1024 x 1024 x 256: 66 to 75 GFLOP/s), unless
+     * all panels of B fit into the L1 cache (1536 x 48 x 64: 67 against 64), and so are tiles of transposed A (1024 x 4096 x 128: 58 to 70). */
+    SMALL_PANEL_BYTES = 32 * 1024, SMALL_RESULT = ((TILE_ROWS == 6 ? 256 : 4096) << 10) / SCALAR_BYTES, SHARED_SET_STEP = (16 << 10) / SCALAR_BYTES,
+    KEPT_PANELS_BYTES = TILE_ROWS == 6 ? 32 * 1024 : 0, RUNS_BY_TILES = TILE_ROWS == 6
 };
 
 /* ---- products on AMX tiles (matmul/amx_eligibility.h, matmul/amx_gemm.h) */

@@ -228,18 +228,21 @@ static __attribute__((noinline)) void multiply_tile(const Gemm *g, int64_t row, 
     if (bias || relu) apply_epilogue(bias, relu, c, g->ldc, rows, columns);
 }
 
+/* C (+)= a tile of A times a panel of B. Afterwards a slice of `next` is packed, unless it is NULL. */
+static void multiply_tile_and_pack(const Gemm *g, int64_t row, int64_t i, int64_t rows, const Panel *panel, PanelPacking *next)
+{
+    if (!next) { multiply_tile(g, row, i, rows, panel, NULL); return; }
+    Prefetch lines = prefetch_for(next);
+    multiply_tile(g, row, i, rows, panel, lines.rows > 0 ? &lines : NULL);
+    pack_slice(next, next->slice);
+}
+
 /* C (+)= a block of A, whose rows start at `row`, times a panel of B. After each tile a slice of `next` is packed, unless it is NULL. */
 static void multiply_panel(const Gemm *g, int64_t row, Tiles tiles, const Panel *panel, PanelPacking *next)
 {
     for (int64_t t = 0, i = 0, rows; t < tiles.count; t++, i += rows) {
         rows = rows_of_tile(tiles, t);
-        if (next) {
-            Prefetch lines = prefetch_for(next);
-            multiply_tile(g, row, i, rows, panel, lines.rows > 0 ? &lines : NULL);
-            pack_slice(next, next->slice);
-        } else {
-            multiply_tile(g, row, i, rows, panel, NULL);
-        }
+        multiply_tile_and_pack(g, row, i, rows, panel, next);
     }
 }
 

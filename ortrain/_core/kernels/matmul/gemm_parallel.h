@@ -128,6 +128,18 @@ static PanelPacking tiles_from(const Gemm *g, int64_t k0, int64_t tile, packed *
     return (PanelPacking){ g->a + k0 * g->lda + tile * TILE_ROWS, g->lda, min_i64(g->depth, g->k - k0), count, TILE_ROWS, 0, 0, panels };
 }
 
+/* Multiply a run of `count` tiles of transposed A, whose rows start at `row`, with all panels; `next` is packed meanwhile, unless it is NULL. */
+static void multiply_tiles_of_run(const ParallelGemm *p, const Gemm *g, int64_t k0, int64_t row, int64_t count, PanelPacking *next)
+{
+    const int64_t together = p->by_tiles ? 1 : count;           /* tiles that are multiplied with one panel after another */
+    Panel panel;
+    for (int64_t t = 0; t < count; t += together)
+        for (int64_t j = 0; j < g->n; j += panel.columns) {
+            panel = shared_panel(p, g, k0, j);
+            for (int64_t i = t; i < t + together; i++) multiply_tile_and_pack(g, row, i * TILE_ROWS, TILE_ROWS, &panel, next);
+        }
+}
+
 /* Multiply transposed A in runs of tiles; a run is packed while the previous one is multiplied. panels: room for two runs. */
 static void multiply_by_runs(const ParallelGemm *p, Gemm *g, packed *panels)
 {
@@ -141,11 +153,7 @@ static void multiply_by_runs(const ParallelGemm *p, Gemm *g, packed *panels)
         next = k0 < p->end ? tiles_from(g, k0, tile, others) : (PanelPacking){0};
         next.slice = slice_of(next.depth * TILE_COLUMNS / (run.count * round_to_lanes(g->n)));
         g->packed_a = run.panel;
-        Panel panel;
-        for (int64_t j = 0; j < g->n; j += panel.columns) {
-            panel = shared_panel(p, g, now, j);
-            multiply_panel(g, row, (Tiles){ run.count, TILE_ROWS, 0 }, &panel, next.depth ? &next : NULL);
-        }
+        multiply_tiles_of_run(p, g, now, row, run.count, next.depth ? &next : NULL);
         if (next.depth) pack_slice(&next, next.depth);
     }
 }
@@ -163,7 +171,7 @@ static void multiply_rows_item(void *context, int64_t item, int64_t worker)
     } else {
         for (int64_t k0 = p->k0; k0 < p->end; k0 += g.depth) {
             if (!g.a_in_place) pack_block_of_a(&g, 0, k0, min_i64(g.depth, g.k - k0), tiles);
-            if (p->by_tiles) { multiply_by_tiles(p, &g, tiles, k0); continue; }
+            if (p->by_tiles && !g.transposed_a) { multiply_by_tiles(p, &g, tiles, k0); continue; }
             Panel panel;
             for (int64_t j = 0; j < g.n; j += panel.columns) {
                 panel = shared_panel(p, &g, k0, j);
@@ -172,6 +180,13 @@ static void multiply_rows_item(void *context, int64_t item, int64_t worker)
         }
     }
     finish_part(p, &g, row);
+}
+
+/* Return whether one tile of A after another is multiplied with all panels, rather than one panel with all tiles (limits in common/tuning.h). */
+static inline int suits_tiles_first(const Gemm *g)
+{
+    if (!READS_IN_PLACE || g->n * g->depth * SCALAR_BYTES <= KEPT_PANELS_BYTES || (g->transposed_a && !RUNS_BY_TILES)) return 0;
+    return g->depth * TILE_BYTES > SMALL_PANEL_BYTES || g->m * g->n > SMALL_RESULT || g->lda >= SHARED_SET_STEP;
 }
 
 /* Choose the rows of an item and the chunks of B, then pack and multiply one chunk after another. */
@@ -185,7 +200,7 @@ static void split_rows(ParallelGemm *p)
     g->rows = p->step;
     g->a_in_place = READS_IN_PLACE && (!g->transposed_a || (p->step * g->depth * SCALAR_BYTES <= DIRECT_A_BYTES && g->n <= 2 * TILE_COLUMNS));
     g->b_in_place = READS_IN_PLACE && !g->transposed_b && g->k * g->ldb * SCALAR_BYTES <= DIRECT_B_BYTES;
-    p->by_tiles = READS_IN_PLACE && !g->transposed_a && (g->depth * TILE_BYTES > SMALL_PANEL_BYTES || g->m * g->n > SMALL_RESULT || g->lda >= SHARED_SET_STEP);
+    p->by_tiles = suits_tiles_first(g);
     int64_t columns = CHUNK_ELEMENTS / g->k / COLUMNS_PER_PACKING * COLUMNS_PER_PACKING;
     columns = min_i64(g->n, columns > CHUNK_COLUMNS ? columns : CHUNK_COLUMNS);
     int64_t depths = CHUNK_ELEMENTS / round_to_lanes(columns) / g->depth * g->depth;
