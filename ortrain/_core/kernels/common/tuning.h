@@ -61,6 +61,7 @@ enum {
     /* Up to this many bytes, B is read in place. With 32-byte vectors, the 512 bytes between rows of 128 columns leave an eighth of the L1 cache to a panel
      * (1040 x 128 x 128: 66 to 73 GFLOP/s if packed). */
     DIRECT_B_BYTES = (TILE_ROWS == 6 ? 16 : 64) * 1024,
+    PANELS_OVERLAP = VECTOR_BYTES < 64,             /* 64-byte vectors have masks for the columns that a panel lacks */
     DIRECT_A_BYTES = 48 * 1024,                     /* a block of transposed A that fits into the L1 cache is read in place */
     DIRECT_TRANSPOSED_A_COLUMNS = (TILE_ROWS == 6 ? 8 : 2) * TILE_COLUMNS,
     /* Up to this many rows of A, A and B swap roles and tiles are stored transposed. With 8-row tiles the transposing store is exact; with 6 rows it pays for

@@ -201,6 +201,18 @@ static void pack_block_of_a(const Gemm *g, int64_t row, int64_t k0, int64_t dept
 /* A panel of B, packed or in place: rows [k0, k0 + depth) of B, `step` elements apart, and `columns` columns from `column`, round_to_lanes to `width`. */
 typedef struct Panel { const packed *rows; int64_t step, column, columns, width, k0, depth; } Panel;
 
+/* The columns of the panel at column j of n: from `first` on `count` columns, padded to `width`.
+ *
+ * A last panel that would be padded starts earlier instead where it can, and computes some columns for the second time: to the same bits, and without the copy
+ * of a padded tile (65 x 65 x 32: 41 to 46 GFLOP/s). Sums that are added to C must not be computed twice. */
+typedef struct PanelColumns { int64_t first, count, width; } PanelColumns;
+static PanelColumns panel_columns(const Gemm *g, int64_t n, int64_t j)
+{
+    int64_t width = panel_width(n, j), count = min_i64(width, n - j);
+    int overlaps = PANELS_OVERLAP && count < width && n >= width && !g->swapped && !g->accumulate && !g->stream && g->k <= g->depth;
+    return overlaps ? (PanelColumns){ n - width, width, width } : (PanelColumns){ j, count, width };
+}
+
 /* C (+)= rows [row + i, row + i + rows) of A times a panel, with the epilogue after the last block of the depth. The block of A starts at `row`. */
 static __attribute__((noinline)) void multiply_tile(const Gemm *g, int64_t row, int64_t i, int64_t rows, const Panel *panel, const Prefetch *prefetch)
 {
@@ -254,18 +266,19 @@ static void multiply_column_block(const Gemm *g, int64_t start, int64_t columns,
         Tiles tiles = tiles_of(rows);
         if (!g->a_in_place) pack_block_of_a(g, row, k0, depth, tiles);
         packed *panels = g->packed_b;
-        for (int64_t j = 0, used; j < columns; j += used) {
-            int64_t width = panel_width(columns, j), column = start + j;
-            used = min_i64(width, columns - j);
-            Panel panel = { panels, width, column, used, width, k0, depth };
-            if (g->b_in_place && used == width) {
+        PanelColumns c;
+        for (int64_t j = 0; j < columns; j += c.count) {
+            c = panel_columns(g, columns, j);
+            int64_t column = start + c.first;
+            Panel panel = { panels, c.width, column, c.count, c.width, k0, depth };
+            if (g->b_in_place && c.count == c.width) {
                 panel.rows = in_place(g->b + k0 * g->ldb + column); panel.step = g->ldb;
             } else if (row == 0) {
-                if (g->transposed_b) pack_transposed(g->b + column * g->ldb + k0, g->ldb, used, depth, panels, width);
-                else pack_rows(g->b + k0 * g->ldb + column, g->ldb, used, depth, panels, width);
+                if (g->transposed_b) pack_transposed(g->b + column * g->ldb + k0, g->ldb, c.count, depth, panels, c.width);
+                else pack_rows(g->b + k0 * g->ldb + column, g->ldb, c.count, depth, panels, c.width);
             }
             multiply_panel(g, row, tiles, &panel, NULL);
-            panels += width * packed_depth(depth);
+            panels += c.width * packed_depth(depth);
         }
     }
 }

@@ -64,18 +64,18 @@ static inline int64_t full_panels(int64_t n, int64_t column, int64_t end)
 static int64_t pack_panels(const Gemm *g, int64_t first, int64_t k0, int64_t depth, int64_t n, int64_t column, int64_t end, packed *panels)
 {
     while (column < end) {
-        int64_t width = panel_width(n, column), used = min_i64(width, n - column);
+        PanelColumns c = panel_columns(g, n, column);
         packed *panel = panels + column * packed_depth(depth);
         int64_t full = g->transposed_b ? 0 : min_i64(full_panels(n, column, end), PANELS_PER_RUN);
         if (full > 1) {
-            used = full * TILE_COLUMNS;
+            c.count = full * TILE_COLUMNS;
             pack_row_panels(g->b + k0 * g->ldb + first + column, g->ldb, depth, full, panel, depth);
         } else if (g->transposed_b) {
-            pack_transposed(g->b + (first + column) * g->ldb + k0, g->ldb, used, depth, panel, width);
+            pack_transposed(g->b + (first + c.first) * g->ldb + k0, g->ldb, c.count, depth, panel, c.width);
         } else {
-            pack_rows(g->b + k0 * g->ldb + first + column, g->ldb, used, depth, panel, width);
+            pack_rows(g->b + k0 * g->ldb + first + c.first, g->ldb, c.count, depth, panel, c.width);
         }
-        column += used;
+        column += c.count;
     }
     return column;
 }
@@ -100,9 +100,11 @@ static void pack_shared_columns_item(void *context, int64_t item, int64_t worker
 /* Return the panel that starts at column j of an item's GEMM `g`, at one block of the depth, packed or in place. */
 static inline Panel shared_panel(const ParallelGemm *p, const Gemm *g, int64_t k0, int64_t j)
 {
-    int64_t width = panel_width(g->n, j), used = min_i64(width, g->n - j), depth = min_i64(g->depth, g->k - k0);
-    if (g->b_in_place && used == width) return (Panel){ in_place(g->b + k0 * g->ldb + j), g->ldb, j, used, width, k0, depth };
-    return (Panel){ p->shared + packed_depth(k0 - p->k0) * round_to_lanes(p->columns) + j * packed_depth(depth), width, j, used, width, k0, depth };
+    int64_t depth = min_i64(g->depth, g->k - k0);
+    PanelColumns c = panel_columns(g, g->n, j);
+    if (g->b_in_place && c.count == c.width) return (Panel){ in_place(g->b + k0 * g->ldb + c.first), g->ldb, c.first, c.count, c.width, k0, depth };
+    const packed *panel = p->shared + packed_depth(k0 - p->k0) * round_to_lanes(p->columns) + j * packed_depth(depth);
+    return (Panel){ panel, c.width, c.first, c.count, c.width, k0, depth };
 }
 
 /* Multiply one tile of A after another, read in place, with all panels. The rows of the next tile are prefetched, a few with each panel. */
@@ -227,17 +229,18 @@ static void pack_shared_rows_item(void *context, int64_t item, int64_t worker)
     pack_block_of_a(&g, 0, k0, min_i64(g.depth, g.k - k0), tiles_of(g.m));
 }
 
-/* Adjacent panels that are packed together: `panels` full ones, or, where none remains, a narrower one with `used` columns round_to_lanes to `width` (then
- * `panels` is 0). They cover `columns` columns of the item's GEMM from `column`. */
-typedef struct Run { int64_t k0, depth, column, columns, panels, width, used; int in_place; } Run;
+/* Adjacent panels that are packed together: `panels` full ones, or, where none remains, a narrower one (then `panels` is 0). They are at `column` of the item's
+ * GEMM, and compute `columns` columns from `first` on; `used` and `width` are those of a single panel. */
+typedef struct Run { int64_t k0, depth, column, first, columns, panels, width, used; int in_place; } Run;
 
 /* Return the run that starts at a column; its `columns` are 0 after the last depth of the chunk. */
 static Run run_at(const ParallelGemm *p, const Gemm *g, int64_t k0, int64_t column)
 {
     if (k0 >= p->end) return (Run){0};
-    int64_t panels = min_i64(full_panels(g->n, column, g->n), PANELS_PER_RUN), width = panels ? TILE_COLUMNS : panel_width(g->n, column);
-    int64_t used = min_i64(width, g->n - column);
-    return (Run){ k0, min_i64(g->depth, g->k - k0), column, panels ? panels * width : used, panels, width, used, g->b_in_place && used == width };
+    int64_t depth = min_i64(g->depth, g->k - k0), panels = min_i64(full_panels(g->n, column, g->n), PANELS_PER_RUN);
+    if (panels) return (Run){ k0, depth, column, column, panels * TILE_COLUMNS, panels, TILE_COLUMNS, TILE_COLUMNS, g->b_in_place };
+    PanelColumns c = panel_columns(g, g->n, column);
+    return (Run){ k0, depth, column, c.first, c.count, 0, c.width, c.count, g->b_in_place && c.count == c.width };
 }
 
 /* Return the run that follows: the next columns, or the first ones at the next block of the depth. */
@@ -268,8 +271,8 @@ static void multiply_columns_item(void *context, int64_t item, int64_t worker)
         int by_slices = after.panels && !after.in_place && !g.transposed_b;
         g.packed_a = p->shared + packed_depth(run.k0 - p->k0) * g.m;
         for (int64_t j = 0; j < run.columns; j += run.used) {
-            Panel panel = { panels + j * packed_depth(run.depth), run.width, run.column + j, run.used, run.width, run.k0, run.depth };
-            if (run.in_place) { panel.rows = in_place(g.b + run.k0 * g.ldb + run.column + j); panel.step = g.ldb; }
+            Panel panel = { panels + j * packed_depth(run.depth), run.width, run.first + j, run.used, run.width, run.k0, run.depth };
+            if (run.in_place) { panel.rows = in_place(g.b + run.k0 * g.ldb + run.first + j); panel.step = g.ldb; }
             multiply_panel(&g, 0, tiles, &panel, by_slices ? &next : NULL);
         }
         if (by_slices) pack_slice(&next, next.depth);
