@@ -84,7 +84,8 @@ enum {
     DOT_BLOCK = (256 << 10) / SCALAR_BYTES,         /* elements of the rows that more than one group of columns reads */
     STREAM_FROM = (8 << 20) / SCALAR_BYTES,         /* results of 8 MiB and more bypass the caches with non-temporal stores */
     /* Panels packed side by side, 144 or 128 columns: 295 or 128 KiB of the L2 cache, and two such runs are in use at a time. */
-    PANELS_PER_RUN = TILE_BYTES > 128 ? 3 : 8, TILES_PER_RUN = 8
+    PANELS_PER_RUN = TILE_BYTES > 128 ? 3 : 8, TILES_PER_RUN = 8,
+    TILES_PER_SLICE = 8                             /* tiles that are computed before the next slice of a run is packed */
 };
 
 /* ---- GEMM on all threads (matmul/gemm_parallel.h) */

@@ -213,48 +213,62 @@ static PanelColumns panel_columns(const Gemm *g, int64_t n, int64_t j)
     return overlaps ? (PanelColumns){ n - width, width, width } : (PanelColumns){ j, count, width };
 }
 
-/* C (+)= rows [row + i, row + i + rows) of A times a panel, with the epilogue after the last block of the depth. The block of A starts at `row`. */
-static __attribute__((noinline)) void multiply_tile(const Gemm *g, int64_t row, int64_t i, int64_t rows, const Panel *panel, const Prefetch *prefetch)
+/* C (+)= tiles of `rows` rows of A times panels of B, with the epilogue after the last block of the depth: `count` tiles times one panel, or one tile times
+ * `panels` adjacent panels, which then have all their columns. The block of A starts at `row`, and the first tile i rows below. prefetch: or NULL. */
+static __attribute__((noinline)) void multiply_tiles(const Gemm *g, int64_t row, int64_t i, int64_t rows, int64_t count, const Panel *panel, int64_t panels,
+                                                     const Prefetch *prefetch)
 {
     scalar edge[TILE_ROWS * TILE_COLUMNS] __attribute__((aligned(64)));
     const int64_t k0 = panel->k0, steps = packed_depth(panel->depth), width = panel->width, columns = panel->columns;
-    const int accumulate = g->accumulate || k0 > 0, last = k0 + panel->depth == g->k;
-    const scalar *bias = last && g->bias ? g->bias + panel->column : 0;
-    const int relu = last && g->relu;
+    const int accumulate = g->accumulate || k0 > 0, last = k0 + panel->depth == g->k, whole = columns == width && !g->swapped;
     const packed *a = !g->a_in_place ? g->packed_a + i * steps : in_place(g->transposed_a ? g->a + k0 * g->lda + row + i : g->a + (row + i) * g->lda + k0);
     const int by_rows = !g->transposed_a && (g->a_in_place || PACKS_ROWS);
-    TileKernel multiply = (by_rows ? in_place_tiles : packed_tiles)[rows][width / LANES - 1];
-    int64_t a_step = g->a_in_place ? g->lda : by_rows ? steps : rows;
-    if (g->swapped) {
-        multiply(steps, a, a_step, panel->rows, panel->step, edge, width, STORE_TILE, 0, 0, prefetch);
-        store_transposed(edge, width, g->c + panel->column * g->ldc + row + i, g->ldc, rows, columns, accumulate);
+    const TileKernel multiply = (by_rows ? in_place_tiles : packed_tiles)[rows][width / LANES - 1];
+    const int64_t a_step = g->a_in_place ? g->lda : by_rows ? steps : rows, next_a = rows * (by_rows ? a_step : g->a_in_place ? 1 : steps);
+    const int64_t next_b = panel->step == width ? width * steps : width;            /* packed, or in place */
+    TileSeries tiles = { .count = panels > 1 ? panels : count, .a_step = panels > 1 ? 0 : next_a, .b_step = panels > 1 ? next_b : 0 };
+    if (prefetch) tiles.prefetch = *prefetch;
+    if (whole) {
+        tiles.c_step = panels > 1 ? width : rows * g->ldc; tiles.bias_step = panels > 1 ? width : 0;
+        tiles.store_mode = accumulate ? ADD_TILE : g->stream ? STREAM_TILE : STORE_TILE;
+        tiles.bias = last && g->bias ? g->bias + panel->column : 0; tiles.relu = last && g->relu;
+        multiply(steps, a, a_step, panel->rows, panel->step, g->c + (row + i) * g->ldc + panel->column, g->ldc, &tiles);
         return;
     }
-    scalar *c = g->c + (row + i) * g->ldc + panel->column;
-    if (columns == width) {
-        multiply(steps, a, a_step, panel->rows, panel->step, c, g->ldc, accumulate ? ADD_TILE : g->stream ? STREAM_TILE : STORE_TILE, bias, relu, prefetch);
-        return;
+    tiles.count = 1; tiles.store_mode = STORE_TILE;
+    for (int64_t t = 0; t < count; t++, i += rows, a += next_a, tiles.prefetch.rows = 0) {
+        multiply(steps, a, a_step, panel->rows, panel->step, edge, width, &tiles);
+        if (g->swapped) {
+            store_transposed(edge, width, g->c + panel->column * g->ldc + row + i, g->ldc, rows, columns, accumulate);
+            continue;
+        }
+        scalar *c = g->c + (row + i) * g->ldc + panel->column;
+        store_edge(edge, width, c, g->ldc, rows, columns, accumulate);
+        if (last && (g->bias || g->relu)) apply_epilogue(g->bias ? g->bias + panel->column : 0, g->relu, c, g->ldc, rows, columns);
     }
-    multiply(steps, a, a_step, panel->rows, panel->step, edge, width, STORE_TILE, 0, 0, prefetch);
-    store_edge(edge, width, c, g->ldc, rows, columns, accumulate);
-    if (bias || relu) apply_epilogue(bias, relu, c, g->ldc, rows, columns);
 }
 
-/* C (+)= a tile of A times a panel of B. Afterwards a slice of `next` is packed, unless it is NULL. */
-static void multiply_tile_and_pack(const Gemm *g, int64_t row, int64_t i, int64_t rows, const Panel *panel, PanelPacking *next)
+/* The same; afterwards a slice of `next` is packed, unless it is NULL. */
+static void multiply_tiles_and_pack(const Gemm *g, int64_t row, int64_t i, int64_t rows, int64_t count, const Panel *panel, int64_t panels,
+                                    PanelPacking *next)
 {
-    if (!next) { multiply_tile(g, row, i, rows, panel, NULL); return; }
+    if (!next) { multiply_tiles(g, row, i, rows, count, panel, panels, NULL); return; }
     Prefetch lines = prefetch_for(next);
-    multiply_tile(g, row, i, rows, panel, lines.rows > 0 ? &lines : NULL);
+    multiply_tiles(g, row, i, rows, count, panel, panels, &lines);
     pack_slice(next, next->slice);
 }
 
-/* C (+)= a block of A, whose rows start at `row`, times a panel of B. After each tile a slice of `next` is packed, unless it is NULL. */
+/* Return the number of slices in which a run is packed while a panel is multiplied by tiles. */
+static inline int64_t slices_of_panel(Tiles tiles) { return ceil_div(tiles.extra, TILES_PER_SLICE) + ceil_div(tiles.count - tiles.extra, TILES_PER_SLICE); }
+
+/* C (+)= a block of A, whose rows start at `row`, times a panel of B. Slices of `next` are packed meanwhile, unless it is NULL. */
 static void multiply_panel(const Gemm *g, int64_t row, Tiles tiles, const Panel *panel, PanelPacking *next)
 {
-    for (int64_t t = 0, i = 0, rows; t < tiles.count; t++, i += rows) {
+    for (int64_t t = 0, i = 0, count, rows; t < tiles.count; t += count, i += count * rows) {
         rows = rows_of_tile(tiles, t);
-        multiply_tile_and_pack(g, row, i, rows, panel, next);
+        count = (t < tiles.extra ? tiles.extra : tiles.count) - t;
+        if (next) count = min_i64(count, TILES_PER_SLICE);
+        multiply_tiles_and_pack(g, row, i, rows, count, panel, 1, next);
     }
 }
 

@@ -107,18 +107,22 @@ static inline Panel shared_panel(const ParallelGemm *p, const Gemm *g, int64_t k
     return (Panel){ panel, c.width, c.first, c.count, c.width, k0, depth };
 }
 
-/* Multiply one tile of A after another, read in place, with all panels. The rows of the next tile are prefetched, a few with each panel. */
+/* Return how many panels from column j of an item on one call may multiply by a tile: full ones, and the next one if there are none. */
+static inline int64_t panels_together(const Gemm *g, int64_t j)
+{ return g->swapped ? 1 : max_i64(full_panels(g->n, j, g->n), 1); }
+
+/* Multiply one tile of A after another, read in place, with all panels. The rows of the next tile are prefetched meanwhile. */
 static void multiply_by_tiles(const ParallelGemm *p, const Gemm *g, Tiles tiles, int64_t k0)
 {
-    int64_t each = (TILE_ROWS * TILE_COLUMNS + g->n - 1) / g->n;
     for (int64_t t = 0, i = 0, rows; t < tiles.count; t++, i += rows) {
         rows = rows_of_tile(tiles, t);
-        int64_t next = i + rows, last = t + 1 < tiles.count ? next + rows_of_tile(tiles, t + 1) : next;
-        Panel panel;
-        for (int64_t j = 0; j < g->n; j += panel.columns, next += each) {
-            panel = shared_panel(p, g, k0, j);
-            Prefetch prefetch = { g->a + next * g->lda + k0, g->lda, min_i64(each, last - next), panel.depth / LINE };
-            multiply_tile(g, 0, i, rows, &panel, prefetch.rows > 0 && prefetch.lines > 0 ? &prefetch : NULL);
+        int64_t lines = min_i64(g->depth, g->k - k0) / LINE, next = lines && t + 1 < tiles.count ? rows_of_tile(tiles, t + 1) : 0;
+        Prefetch prefetch = { g->a + (i + rows) * g->lda + k0, g->lda, next, lines };
+        for (int64_t j = 0, panels; j < g->n; prefetch.rows = 0) {
+            Panel panel = shared_panel(p, g, k0, j);
+            panels = panels_together(g, j);
+            multiply_tiles(g, 0, i, rows, 1, &panel, panels, &prefetch);
+            j += panels * panel.columns;
         }
     }
 }
@@ -130,15 +134,19 @@ static PanelPacking tiles_from(const Gemm *g, int64_t k0, int64_t tile, packed *
     return (PanelPacking){ g->a + k0 * g->lda + tile * TILE_ROWS, g->lda, min_i64(g->depth, g->k - k0), count, TILE_ROWS, 0, 0, panels };
 }
 
-/* Multiply a run of `count` tiles of transposed A, whose rows start at `row`, with all panels; `next` is packed meanwhile, unless it is NULL. */
+/* Multiply a run of `count` tiles of transposed A, whose rows start at `row`, with all panels; slices of `next` are packed meanwhile, unless it is NULL. */
 static void multiply_tiles_of_run(const ParallelGemm *p, const Gemm *g, int64_t k0, int64_t row, int64_t count, PanelPacking *next)
 {
     const int64_t together = p->by_tiles ? 1 : count;           /* tiles that are multiplied with one panel after another */
-    Panel panel;
     for (int64_t t = 0; t < count; t += together)
-        for (int64_t j = 0; j < g->n; j += panel.columns) {
-            panel = shared_panel(p, g, k0, j);
-            for (int64_t i = t; i < t + together; i++) multiply_tile_and_pack(g, row, i * TILE_ROWS, TILE_ROWS, &panel, next);
+        for (int64_t j = 0, panels; j < g->n;) {
+            Panel panel = shared_panel(p, g, k0, j);
+            panels = p->by_tiles ? min_i64(panels_together(g, j), TILES_PER_SLICE) : 1;
+            for (int64_t i = t, tiles; i < t + together; i += tiles) {
+                tiles = min_i64(t + together - i, TILES_PER_SLICE);
+                multiply_tiles_and_pack(g, row, i * TILE_ROWS, TILE_ROWS, tiles, &panel, panels, next);
+            }
+            j += panels * panel.columns;
         }
 }
 
@@ -153,7 +161,7 @@ static void multiply_by_runs(const ParallelGemm *p, Gemm *g, packed *panels)
         tile += run.count;
         if (tile * TILE_ROWS == g->m) { tile = 0; k0 += g->depth; }
         next = k0 < p->end ? tiles_from(g, k0, tile, others) : (PanelPacking){0};
-        next.slice = slice_of(next.depth * TILE_COLUMNS / (run.count * round_to_lanes(g->n)));
+        next.slice = slice_of(next.depth * TILE_COLUMNS * TILES_PER_SLICE / (run.count * round_to_lanes(g->n)));
         g->packed_a = run.panel;
         multiply_tiles_of_run(p, g, now, row, run.count, next.depth ? &next : NULL);
         if (next.depth) pack_slice(&next, next.depth);
@@ -266,7 +274,7 @@ static void multiply_columns_item(void *context, int64_t item, int64_t worker)
     if (!run.in_place) pack_run(&g, &run, panels);
     for (Run after; run.columns; run = after) {
         after = run_after(p, &g, run);
-        int64_t slice = slice_of(after.depth / (tiles.count * (run.panels ? run.panels : 1)));
+        int64_t slice = slice_of(after.depth / (slices_of_panel(tiles) * (run.panels ? run.panels : 1)));
         PanelPacking next = { g.b + after.k0 * g.ldb + after.column, g.ldb, after.depth, after.panels, TILE_COLUMNS, 0, slice, others };
         int by_slices = after.panels && !after.in_place && !g.transposed_b;
         g.packed_a = p->shared + packed_depth(run.k0 - p->k0) * g.m;

@@ -70,7 +70,8 @@ static void multiply_points_of_row(const WindowGemm *s, const packed *band, int6
     for (const TapRun *run = s->run; run < s->run + s->runs; run++) {
         int64_t depth = run->taps * s->tap_pairs, at = (run->row - s->band.top) * s->band.columns + run->column - s->band.left;
         int last = run + 1 == s->run + s->runs;
-        multiply(depth, band + at * s->tap_pairs, step, filters, width, to, ldc, run > s->run ? ADD_TILE : STORE_TILE, whole && last ? bias : NULL, 0, NULL);
+        TileSeries tile = { .count = 1, .store_mode = run > s->run ? ADD_TILE : STORE_TILE, .bias = whole && last ? bias : NULL };
+        multiply(depth, band + at * s->tap_pairs, step, filters, width, to, ldc, &tile);
         filters += depth * width;
     }
     if (whole) return;

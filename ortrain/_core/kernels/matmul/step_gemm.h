@@ -56,15 +56,18 @@ static void multiply_time_step(int64_t rows, int64_t columns, int64_t depth, con
             int64_t width = balanced_width(columns - j, STEP_VECTORS), steps = packed_depth(block_depth);
             const packed *panel = panels + packed_depth(k0) * round_to_lanes(columns) + j * steps;
             used = min_i64(width, columns - j);
-            for (int64_t t = 0, i = 0, count; t < tiles.count; t++, i += count) {
+            for (int64_t t = 0, i = 0, count, together; t < tiles.count; t += together, i += together * count) {
                 count = rows_of_tile(tiles, t);
+                together = used < width ? 1 : (t < tiles.extra ? tiles.extra : tiles.count) - t;
                 TileKernel multiply = step_tile(count, width / LANES);
+                TileSeries series = { .count = together, .a_step = count * lda, .c_step = count * ldc };
                 scalar *to = c + i * ldc + j;
                 if (used == width) {
-                    multiply(steps, a + i * lda + packed_depth(k0), lda, panel, width, to, ldc, add, NULL, 0, NULL);
+                    series.store_mode = add ? ADD_TILE : STORE_TILE;
+                    multiply(steps, a + i * lda + packed_depth(k0), lda, panel, width, to, ldc, &series);
                     continue;
                 }
-                multiply(steps, a + i * lda + packed_depth(k0), lda, panel, width, edge, width, STORE_TILE, NULL, 0, NULL);
+                multiply(steps, a + i * lda + packed_depth(k0), lda, panel, width, edge, width, &series);
                 store_edge(edge, width, to, ldc, count, used, add);
             }
         }
