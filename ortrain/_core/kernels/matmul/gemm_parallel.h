@@ -82,18 +82,21 @@ static int64_t pack_panels(const Gemm *g, int64_t first, int64_t k0, int64_t dep
 
 /* ---- rows are split, B is shared */
 
+/* Return how many columns of a chunk an item packs: fewer where two threads would get unequal numbers of items. */
+static inline int64_t packing_columns(int64_t columns) { return columns < FEW_PACKED_COLUMNS ? MIN_PACKED_COLUMNS : COLUMNS_PER_PACKING; }
+
 /* Return the number of items that pack the columns of a chunk. The last item also takes the remainder: so more than two panels remain at the start of every
  * item, and all panels before it have the full width. */
-static inline int64_t packing_item_count(int64_t columns) { return columns < COLUMNS_PER_PACKING ? 1 : columns / COLUMNS_PER_PACKING; }
+static inline int64_t packing_item_count(int64_t columns) { return max_i64(columns / packing_columns(columns), 1); }
 
-/* Pack the panels of COLUMNS_PER_PACKING columns of the chunk, at all its depths. */
+/* Pack the panels of an item's columns of the chunk, at all its depths. */
 static void pack_shared_columns_item(void *context, int64_t item, int64_t worker)
 {
     const ParallelGemm *p = context; const Gemm *g = &p->gemm; (void)worker;
-    int64_t end = item + 1 < packing_item_count(p->columns) ? (item + 1) * COLUMNS_PER_PACKING : p->columns;
+    int64_t step = packing_columns(p->columns), end = item + 1 < packing_item_count(p->columns) ? (item + 1) * step : p->columns;
     for (int64_t k0 = p->k0; k0 < p->end; k0 += g->depth) {
         int64_t depth = min_i64(g->depth, g->k - k0);
-        pack_panels(g, p->start, k0, depth, p->columns, item * COLUMNS_PER_PACKING, end, p->shared + packed_depth(k0 - p->k0) * round_to_lanes(p->columns));
+        pack_panels(g, p->start, k0, depth, p->columns, item * step, end, p->shared + packed_depth(k0 - p->k0) * round_to_lanes(p->columns));
     }
 }
 
