@@ -12,9 +12,9 @@
 /* ---- by instruction set: vectors and their registers, and the register tiles and cache blocks of GEMMs
  *
  * TILE_ROWS x TILE_VECTORS is the register tile of the GEMM: 8 x 48, 12 x 32 and 14 x 32 are within 3 % with 64-byte vectors, and 8 rows make the transposing
- * store exact; 6 x 16 is best with 32-byte vectors. BLOCK_DEPTH 512 beats 384 and 256 by 3 to 10 % with 64-byte vectors;
- * with 32-byte vectors 352 beats 256 by 1 % and 192 by 3 %. FULL_ROWS is the tile of
- * channels-last convolutions, always two vectors wide: 12 rows use 24 of 32 registers for sums, 6 rows 12 of 16 (8 rows spill, at half the speed).
+ * store exact; 6 x 16 is best with 32-byte vectors. BLOCK_DEPTH 512 beats 384 and 256 by 3 to 10 % with 64-byte vectors, and with 32-byte vectors 352 beats 256
+ * by 1 % and 192 by 3 %. FULL_ROWS is the tile of channels-last convolutions, always two vectors wide: 12 rows use 24 of 32 registers for sums, 6 rows 12 of 16
+ * (8 rows spill, at half the speed).
  * ARM's vectors are short but many: 8 x 12 has 24 products to 5 or 11 loads. */
 #if defined(__AVX512F__)
 #  define VECTOR_BYTES 64
@@ -104,8 +104,9 @@ enum {
     CHUNK_ELEMENTS = (1 << 20) / SCALAR_BYTES, CHUNK_COLUMNS = COLUMNS_PER_PACKING,
     /* Multiplying all panels by one tile of A after another keeps the tile in the L1 cache, whose rows may share sets, and writes lines of C side by side
      * (3136 x 512 x 128, cold caches: 125 GFLOP/s panel by panel, 155 tile by tile). A panel that is small enough stays in the cache instead, for all rows of
-     * an item, where C is small (1600 x 512 x 128: 179 against 171). With 32-byte vectors, C is small up to 256 KiB (1024 x 1024 x 256: 66 to 75 GFLOP/s), unless
-     * all panels of B fit into the L1 cache (1536 x 48 x 64: 67 against 64), and so are tiles of transposed A (1024 x 4096 x 128: 58 to 70). */
+     * an item, where C is small (1600 x 512 x 128: 179 against 171). With 32-byte vectors, C is small up to 256 KiB (1024 x 1024 x 256: 66 to 75 GFLOP/s), all
+     * panels of B may fit into the L1 cache (1536 x 48 x 64: 67 panel by panel, 64 tile by tile), and packed tiles of transposed A gain as well
+     * (1024 x 4096 x 128: 58 to 70). */
     SMALL_PANEL_BYTES = 32 * 1024, SMALL_RESULT = ((TILE_ROWS == 6 ? 256 : 4096) << 10) / SCALAR_BYTES, SHARED_SET_STEP = (16 << 10) / SCALAR_BYTES,
     KEPT_PANELS_BYTES = TILE_ROWS == 6 ? 32 * 1024 : 0, RUNS_BY_TILES = TILE_ROWS == 6
 };

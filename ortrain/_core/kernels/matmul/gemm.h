@@ -198,7 +198,7 @@ static void pack_block_of_a(const Gemm *g, int64_t row, int64_t k0, int64_t dept
     }
 }
 
-/* A panel of B, packed or in place: rows [k0, k0 + depth) of B, `step` elements apart, and `columns` columns from `column`, round_to_lanes to `width`. */
+/* A panel of B, packed or in place: rows [k0, k0 + depth) of B, `step` elements apart, and `columns` columns from `column`, padded to `width`. */
 typedef struct Panel { const packed *rows; int64_t step, column, columns, width, k0, depth; } Panel;
 
 /* The columns of the panel at column j of n: from `first` on `count` columns, padded to `width`.

@@ -102,8 +102,8 @@ enum { FETCH_STEPS = 4, LINE = 64 / SCALAR_BYTES };     /* LINE: elements per ca
 /* Small tiles have a second loop for steps without prefetching: its branches would be a tenth of their instructions. */
 enum { SEPARATE_LOOPS = VECTOR_REGISTERS == 16 };
 
-/* Equal tiles that one call of a micro-kernel computes one after another (66 rows in tiles of 6, 32 deep: 66 GFLOP/s in calls of their own, 82 in one, on a busy
- * machine), and what it does with their sums.
+/* Equal tiles that one call of a micro-kernel computes one after another, and what it does with their sums. A call costs 60 cycles (66 rows in tiles of 6, 32
+ * deep, on a busy machine: 66 GFLOP/s in a call per tile, 82 in one).
  *
  * a_step, b_step, c_step, bias_step: from one tile to the next, in elements. store_mode: of C. bias: for each row of a tile, or NULL. relu: whether negative
  * values become 0. prefetch: its `rows` may be 0. */
@@ -143,57 +143,57 @@ typedef struct TileSeries {
 
 /* Defines the micro-kernel NAME: tiles C [ROWS, VECTORS * LANES] = A B, or C += A B where the store mode is ADD_TILE, then + bias, then ReLU (TileSeries).
  *
- * Element (i, p) of the first tile's A [ROWS, k] is first_a[i * ROW_STEP + p * DEPTH_STEP]; one of the two steps is the constant 1 and the other a_step, so that
- * the compiler folds the offsets. Row p of its B [k, VECTORS * LANES] is first_b + p * b_step. */
-#define TILE_KERNEL(NAME, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                                   \
-static __attribute__((noinline)) void NAME(int64_t k, const packed *restrict first_a, int64_t a_step, const packed *restrict first_b, int64_t b_step,\
-                                           scalar *restrict c, int64_t ldc, const TileSeries *series)                                            \
-{                                                                                                                                                \
-    const scalar *bias = series->bias; (void)a_step;                                                                                             \
-    Prefetch next = series->prefetch;                                                                                                            \
-    int64_t left = next.lines;                                                                                                                   \
-    for (int64_t tile = 0; tile < series->count; tile++) {                                                                                       \
-        const packed *a = first_a, *b = first_b;                                                                                                 \
-        vector sum[ROWS][VECTORS];                                                                                                               \
-        int64_t p = 0;                                                                                                                           \
-        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                                  \
-            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] = (vector){0};                                                   \
-        for (; (next.rows > 0 || !SEPARATE_LOOPS) && p + FETCH_STEPS <= k; p += FETCH_STEPS) {                                                   \
-            if (next.rows > 0) {                                                                                                                 \
-                __builtin_prefetch(next.from, 0, 2);                                                                                             \
-                next.from += LINE;                                                                                                               \
-                if (--left == 0) { left = next.lines; next.rows--; next.from += next.step - next.lines * LINE; }                                 \
-            }                                                                                                                                    \
-            STEPS_UNROLLED(ROW_STEP)                                                                                                             \
-            for (int q = 0; q < FETCH_STEPS; q++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                 \
-        }                                                                                                                                        \
-        for (; SEPARATE_LOOPS && p + FETCH_STEPS <= k; p += FETCH_STEPS) {                                                                       \
-            STEPS_UNROLLED(ROW_STEP)                                                                                                             \
-            for (int q = 0; q < FETCH_STEPS; q++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                 \
-        }                                                                                                                                        \
-        for (; p < k; p++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                        \
-        /* the epilogue runs in registers, before the only store */                                                                              \
-        if (series->store_mode == ADD_TILE)                                                                                                      \
-            _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                              \
-                _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] += *(const unaligned_vector *)(c + i * ldc + j * LANES);     \
-        if (bias)                                                                                                                                \
-            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) {                                                                          \
-                vector columns = *(const unaligned_vector *)(bias + j * LANES);                                                                  \
-                _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++) sum[i][j] += columns;                                                    \
-            }                                                                                                                                    \
-        if (series->relu)                                                                                                                        \
-            _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                              \
-                _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++)                                                                        \
-                    sum[i][j] = (vector)((int_vector)sum[i][j] & ~(sum[i][j] < (vector){0}));         /* keeps NaN */                            \
-        if (series->store_mode == STREAM_TILE)                                                                                                   \
-            _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                              \
-                _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) stream_vector(c + i * ldc + j * LANES, sum[i][j]);                     \
-        else                                                                                                                                     \
-            _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                              \
-                _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) *(unaligned_vector *)(c + i * ldc + j * LANES) = sum[i][j];            \
-        first_a += series->a_step; first_b += series->b_step; c += series->c_step;                                                               \
-        if (bias) bias += series->bias_step;                                                                                                     \
-    }                                                                                                                                            \
+ * Element (i, p) of the first tile's A [ROWS, k] is first_a[i * ROW_STEP + p * DEPTH_STEP]; one of the two steps is the constant 1 and the other a_step, so
+ * that the compiler folds the offsets. Row p of its B [k, VECTORS * LANES] is first_b + p * b_step. */
+#define TILE_KERNEL(NAME, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                                        \
+static __attribute__((noinline)) void NAME(int64_t k, const packed *restrict first_a, int64_t a_step, const packed *restrict first_b, int64_t b_step, \
+                                           scalar *restrict c, int64_t ldc, const TileSeries *series)                                                 \
+{                                                                                                                                                     \
+    const scalar *bias = series->bias; (void)a_step;                                                                                                  \
+    Prefetch next = series->prefetch;                                                                                                                 \
+    int64_t left = next.lines;                                                                                                                        \
+    for (int64_t tile = 0; tile < series->count; tile++) {                                                                                            \
+        const packed *a = first_a, *b = first_b;                                                                                                      \
+        vector sum[ROWS][VECTORS];                                                                                                                    \
+        int64_t p = 0;                                                                                                                                \
+        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                                       \
+            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] = (vector){0};                                                        \
+        for (; (next.rows > 0 || !SEPARATE_LOOPS) && p + FETCH_STEPS <= k; p += FETCH_STEPS) {                                                        \
+            if (next.rows > 0) {                                                                                                                      \
+                __builtin_prefetch(next.from, 0, 2);                                                                                                  \
+                next.from += LINE;                                                                                                                    \
+                if (--left == 0) { left = next.lines; next.rows--; next.from += next.step - next.lines * LINE; }                                      \
+            }                                                                                                                                         \
+            STEPS_UNROLLED(ROW_STEP)                                                                                                                  \
+            for (int q = 0; q < FETCH_STEPS; q++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                      \
+        }                                                                                                                                             \
+        for (; SEPARATE_LOOPS && p + FETCH_STEPS <= k; p += FETCH_STEPS) {                                                                            \
+            STEPS_UNROLLED(ROW_STEP)                                                                                                                  \
+            for (int q = 0; q < FETCH_STEPS; q++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                      \
+        }                                                                                                                                             \
+        for (; p < k; p++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                             \
+        /* the epilogue runs in registers, before the only store */                                                                                   \
+        if (series->store_mode == ADD_TILE)                                                                                                           \
+            _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                                   \
+                _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] += *(const unaligned_vector *)(c + i * ldc + j * LANES);          \
+        if (bias)                                                                                                                                     \
+            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) {                                                                               \
+                vector columns = *(const unaligned_vector *)(bias + j * LANES);                                                                       \
+                _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++) sum[i][j] += columns;                                                         \
+            }                                                                                                                                         \
+        if (series->relu)                                                                                                                             \
+            _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                                   \
+                _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++)                                                                             \
+                    sum[i][j] = (vector)((int_vector)sum[i][j] & ~(sum[i][j] < (vector){0}));         /* keeps NaN */                                 \
+        if (series->store_mode == STREAM_TILE)                                                                                                        \
+            _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                                   \
+                _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) stream_vector(c + i * ldc + j * LANES, sum[i][j]);                          \
+        else                                                                                                                                          \
+            _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                                   \
+                _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) *(unaligned_vector *)(c + i * ldc + j * LANES) = sum[i][j];                 \
+        first_a += series->a_step; first_b += series->b_step; c += series->c_step;                                                                    \
+        if (bias) bias += series->bias_step;                                                                                                          \
+    }                                                                                                                                                 \
 }
 typedef void (*TileKernel)(int64_t, const packed *, int64_t, const packed *, int64_t, scalar *, int64_t, const TileSeries *);
 
