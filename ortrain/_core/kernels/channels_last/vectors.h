@@ -48,40 +48,51 @@ ALWAYS_INLINE void NAMED(transpose)(NAMED(Vector) *r)
     }
 }
 
-/* A tile c [ROWS, VECTORS * WIDTH] = a b (+ c) over `depth` steps. Element (i, p) of a is a[i * ROW_STEP + p * DEPTH_STEP], row p of b is b + p * b_step. */
-#define GEMM_TILE(NAME, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                        \
-NOINLINE void NAME(int64_t depth, const REAL *restrict a, int64_t a_step, const REAL *restrict b, int64_t b_step, REAL *restrict c, \
-                   int64_t ldc, int accumulate)                                                                                     \
-{                                                                                                                                   \
-    NAMED(Vector) sum[ROWS][VECTORS];                                                                                               \
-    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                                                         \
-        _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++)                                                                   \
-            sum[i][j] = accumulate ? LOAD(c + i * ldc + j * NAMED(WIDTH)) : (NAMED(Vector)){0};                                     \
-    for (int64_t p = 0; p < depth; p++) {                                                                                           \
-        NAMED(Vector) row[VECTORS];                                                                                                 \
-        LOAD_COLUMN(NAMED(Vector), NAMED(WIDTH), ROWS, ROW_STEP, a)                                                                 \
-        _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) row[j] = LOAD(b + j * NAMED(WIDTH));                              \
-        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                                   \
-            NEXT_ROW_OF_COLUMN(NAMED(Vector), NAMED(WIDTH), a, i)                                                                   \
-            NAMED(Vector) element = ELEMENT_OF_COLUMN(NAMED(Vector), NAMED(WIDTH), ROW_STEP, a, i);                                 \
-            _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) sum[i][j] += element * row[j];                                \
-        }                                                                                                                           \
-        a += (DEPTH_STEP); b += b_step;                                                                                             \
-    }                                                                                                                               \
-    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                                                         \
-        _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) STORE(c + i * ldc + j * NAMED(WIDTH), sum[i][j]);                 \
+/* One step of the depth: the tile's sums += a column of a times a row of b. */
+#define GEMM_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP) {                                                              \
+        NAMED(Vector) row[VECTORS];                                                                                   \
+        LOAD_COLUMN(NAMED(Vector), NAMED(WIDTH), ROWS, ROW_STEP, a)                                                   \
+        _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) row[j] = LOAD(b + j * NAMED(WIDTH));                \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                     \
+            NEXT_ROW_OF_COLUMN(NAMED(Vector), NAMED(WIDTH), a, i)                                                     \
+            NAMED(Vector) element = ELEMENT_OF_COLUMN(NAMED(Vector), NAMED(WIDTH), ROW_STEP, a, i);                   \
+            _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) NAMED(ADD_PRODUCT)(sum[i][j], element, row[j]); \
+        }                                                                                                             \
+        a += (DEPTH_STEP); b += b_step;                                                                               \
+    }
+
+/* `tiles` tiles c [ROWS, VECTORS * WIDTH] = a b (+ c), one below the other, over `depth` steps, of which STEPS are unrolled. Element (i, p) of the first a is
+ * first_a[i * ROW_STEP + p * DEPTH_STEP], row p of b is first_b + p * b_step. */
+#define GEMM_TILE(NAME, ROWS, VECTORS, ROW_STEP, DEPTH_STEP, STEPS)                                                                          \
+NOINLINE void NAME(int64_t tiles, int64_t depth, const REAL *restrict first_a, int64_t a_step, const REAL *restrict first_b, int64_t b_step, \
+                   REAL *restrict c, int64_t ldc, int accumulate)                                                                            \
+{                                                                                                                                            \
+    for (; tiles > 0; tiles--, first_a += ROWS * (ROW_STEP), c += ROWS * ldc) {                                                              \
+        const REAL *a = first_a, *b = first_b;                                                                                               \
+        NAMED(Vector) sum[ROWS][VECTORS];                                                                                                    \
+        int64_t p = 0;                                                                                                                       \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                                                              \
+            _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++)                                                                        \
+                sum[i][j] = accumulate ? LOAD(c + i * ldc + j * NAMED(WIDTH)) : (NAMED(Vector)){0};                                          \
+        for (; p + STEPS <= depth; p += STEPS)                                                                                               \
+            _Pragma("GCC unroll 4") for (int q = 0; q < STEPS; q++) GEMM_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                           \
+        for (; STEPS > 1 && p < depth; p++) GEMM_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                   \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                                                              \
+            _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) STORE(c + i * ldc + j * NAMED(WIDTH), sum[i][j]);                      \
+    }                                                                                                                                        \
 }
-#define GEMM_TILES(ROWS)                                                                                              \
-    GEMM_TILE(NAMED(nn_tile_##ROWS##_1), ROWS, 1, a_step, 1) GEMM_TILE(NAMED(nn_tile_##ROWS##_2), ROWS, 2, a_step, 1) \
-    GEMM_TILE(NAMED(tn_tile_##ROWS##_1), ROWS, 1, 1, a_step) GEMM_TILE(NAMED(tn_tile_##ROWS##_2), ROWS, 2, 1, a_step)
-GEMM_TILES(1) GEMM_TILES(2) GEMM_TILES(4)
+#define GEMM_TILES(ROWS, STEPS)                                                                                                     \
+    GEMM_TILE(NAMED(nn_tile_##ROWS##_1), ROWS, 1, a_step, 1, STEPS) GEMM_TILE(NAMED(nn_tile_##ROWS##_2), ROWS, 2, a_step, 1, STEPS) \
+    GEMM_TILE(NAMED(tn_tile_##ROWS##_1), ROWS, 1, 1, a_step, STEPS) GEMM_TILE(NAMED(tn_tile_##ROWS##_2), ROWS, 2, 1, a_step, STEPS)
+GEMM_TILES(1, 1) GEMM_TILES(2, 1) GEMM_TILES(4, 1)
 #if FULL_ROWS == 12
-GEMM_TILES(12)
+GEMM_TILES(12, UNROLLED_STEPS)
 #else
-GEMM_TILES(6)
+GEMM_TILES(6, UNROLLED_STEPS)
 #endif
 #undef GEMM_TILES
 #undef GEMM_TILE
+#undef GEMM_STEP
 
 /* GEMMs with n columns, a multiple of WIDTH. Panel j of b has PANEL columns and starts at b + j * panel_step; its rows are b_step apart. */
 #if FULL_ROWS == 12
@@ -89,21 +100,20 @@ GEMM_TILES(6)
 #else
 #define FULL_TILE(FLAVOUR, VECTORS) NAMED(FLAVOUR##_6_##VECTORS)
 #endif
-#define TILED_GEMM(NAME, FLAVOUR, ROW_STEP)                                                                                                        \
-NOINLINE void NAME(int64_t m, int64_t n, int64_t depth, const REAL *a, int64_t a_step, const REAL *b, int64_t b_step, int64_t panel_step,          \
-                REAL *c, int64_t ldc, int accumulate)                                                                                              \
-{                                                                                                                                                  \
-    for (int64_t j = 0; j < n; j += NAMED(PANEL), b += panel_step) {                                                                               \
-        int64_t i = 0, one = n - j < NAMED(PANEL);                                                                                                 \
-        for (; i + FULL_ROWS <= m; i += FULL_ROWS)                                                                                                 \
-            (one ? FULL_TILE(FLAVOUR, 1) : FULL_TILE(FLAVOUR, 2))(depth, a + i * (ROW_STEP), a_step, b, b_step, c + i * ldc + j, ldc, accumulate); \
-        for (; i + 4 <= m; i += 4)                                                                                                                 \
-            (one ? NAMED(FLAVOUR##_4_1) : NAMED(FLAVOUR##_4_2))(depth, a + i * (ROW_STEP), a_step, b, b_step, c + i * ldc + j, ldc, accumulate);   \
-        for (; i + 2 <= m; i += 2)                                                                                                                 \
-            (one ? NAMED(FLAVOUR##_2_1) : NAMED(FLAVOUR##_2_2))(depth, a + i * (ROW_STEP), a_step, b, b_step, c + i * ldc + j, ldc, accumulate);   \
-        for (; i < m; i++)                                                                                                                         \
-            (one ? NAMED(FLAVOUR##_1_1) : NAMED(FLAVOUR##_1_2))(depth, a + i * (ROW_STEP), a_step, b, b_step, c + i * ldc + j, ldc, accumulate);   \
-    }                                                                                                                                              \
+#define TILED_GEMM(NAME, FLAVOUR, ROW_STEP)                                                                                                         \
+NOINLINE void NAME(int64_t m, int64_t n, int64_t depth, const REAL *a, int64_t a_step, const REAL *b, int64_t b_step, int64_t panel_step,           \
+                   REAL *c, int64_t ldc, int accumulate)                                                                                            \
+{                                                                                                                                                   \
+    for (int64_t j = 0; j < n; j += NAMED(PANEL), b += panel_step) {                                                                                \
+        int64_t i = m / FULL_ROWS * FULL_ROWS, one = n - j < NAMED(PANEL);                                                                          \
+        (one ? FULL_TILE(FLAVOUR, 1) : FULL_TILE(FLAVOUR, 2))(i / FULL_ROWS, depth, a, a_step, b, b_step, c + j, ldc, accumulate);                  \
+        for (; i + 4 <= m; i += 4)                                                                                                                  \
+            (one ? NAMED(FLAVOUR##_4_1) : NAMED(FLAVOUR##_4_2))(1, depth, a + i * (ROW_STEP), a_step, b, b_step, c + i * ldc + j, ldc, accumulate); \
+        for (; i + 2 <= m; i += 2)                                                                                                                  \
+            (one ? NAMED(FLAVOUR##_2_1) : NAMED(FLAVOUR##_2_2))(1, depth, a + i * (ROW_STEP), a_step, b, b_step, c + i * ldc + j, ldc, accumulate); \
+        for (; i < m; i++)                                                                                                                          \
+            (one ? NAMED(FLAVOUR##_1_1) : NAMED(FLAVOUR##_1_2))(1, depth, a + i * (ROW_STEP), a_step, b, b_step, c + i * ldc + j, ldc, accumulate); \
+    }                                                                                                                                               \
 }
 TILED_GEMM(NAMED(gemm_nn), nn_tile, a_step)             /* c [m, n] = a [m, depth] b (+ c); rows of a are a_step apart */
 TILED_GEMM(NAMED(gemm_tn), tn_tile, 1)          /* c [m, n] = a [depth, m]^T b (+ c) */

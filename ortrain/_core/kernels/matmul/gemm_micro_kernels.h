@@ -52,16 +52,10 @@ typedef unaligned_vector unaligned_packed_vector;
 #define READS_IN_PLACE 1
 #define PACKS_ROWS 0
 #define DEPTH_MULTIPLE 1
-/* GCC chooses forms of the instruction that overwrite a factor, and moves sums to other registers or to memory: 5 % of a tile's time with 32-byte vectors. */
-#if VECTOR_BYTES >= 32
 #if SCALAR_BYTES == 8
-#define MULTIPLY_ADD "vfmadd231pd"
+#define ADD_PRODUCT(sum, x, y) ADD_PRODUCT_double(sum, x, y)
 #else
-#define MULTIPLY_ADD "vfmadd231ps"
-#endif
-#define ADD_PRODUCT(sum, x, y) __asm__(MULTIPLY_ADD " %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y))
-#else
-#define ADD_PRODUCT(sum, x, y) sum += (x) * (y)
+#define ADD_PRODUCT(sum, x, y) ADD_PRODUCT_float(sum, x, y)
 #endif
 #endif
 
