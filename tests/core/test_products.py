@@ -15,6 +15,8 @@ SHAPES = [
     # large enough for work items that share packed operands: split by rows, by columns, in chunks of either; thin ones; remainders of every width
     (300, 97, 90), (300, 145, 90), (300, 193, 60), (300, 387, 40), (230, 1100, 300), (9000, 10, 64), (10, 9000, 64), (150, 600, 200),
     (1, 1500, 900), (1, 9, 40), (3000, 3, 150),
+    # a last panel that overlaps the one before: in place, packed with others, and in each work item
+    (1300, 30, 50), (1300, 21, 60), (60, 1003, 40), (65, 65, 32),
     # several depth blocks in several chunks, panels packed behind the tiles with and without remainder, non-temporal stores
     (400, 300, 1100), (100, 1000, 1500), (320, 260, 2100), (264, 150, 1300), (96, 480, 1030), (2200, 1008, 40),
     # few rows or columns, in one and in several work items and depth blocks

@@ -82,7 +82,7 @@ static int64_t pack_panels(const Gemm *g, int64_t first, int64_t k0, int64_t dep
 
 /* ---- rows are split, B is shared */
 
-/* Return how many columns of a chunk an item packs: fewer where two threads would get unequal numbers of items. */
+/* Return how many columns of a chunk an item packs: fewer of a narrow chunk, so that threads share it more evenly. */
 static inline int64_t packing_columns(int64_t columns) { return columns < FEW_PACKED_COLUMNS ? MIN_PACKED_COLUMNS : COLUMNS_PER_PACKING; }
 
 /* Return the number of items that pack the columns of a chunk. The last item also takes the remainder: so more than two panels remain at the start of every
@@ -222,7 +222,7 @@ static void split_rows(ParallelGemm *p)
         for (p->k0 = 0; p->k0 < g->k; p->k0 = p->end) {
             p->columns = min_i64(columns, g->n - p->start);
             p->end = min_i64(p->k0 + depths, g->k);
-            if (!g->b_in_place || p->columns % LANES)
+            if (!g->b_in_place || (p->columns % LANES && (p->columns < TILE_COLUMNS || !may_overlap(g))))        /* a padded panel is packed */
                 e->parallel_for(e, pack_shared_columns_item, p, packing_item_count(p->columns));
             e->parallel_for(e, multiply_rows_item, p, (g->m + p->step - 1) / p->step);
         }
