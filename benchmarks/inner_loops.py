@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-TILE_TITLES = {("float", "packed"): "product, packed", ("float", "in_place"): "product, read in place", ("float", "direct"): "direct convolution",
-               ("float", "nn"): "other convolutions", ("float", "tn"): "their weight gradients",
+TILE_TITLES = {("float", "packed"): "product, packed", ("float", "in_place"): "product, read in place", ("float", "windows"): "direct convolution",
+               ("float", "transposed"): "its weight gradient", ("float", "nn"): "other convolutions", ("float", "tn"): "their weight gradients",
                ("bfloat16", "packed"): "bfloat16 product, packed", ("bfloat16", "in_place"): "bfloat16 product, read in place"}
 """Type and kind of a tile -> its name in the table."""
 

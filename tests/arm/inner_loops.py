@@ -14,7 +14,8 @@ from tests.arm.environment import COMPILER, FOLDER
 from tests.arm.tiles import tiles
 
 TILES = list(tiles(package(Path(os.environ.get("ORTRAIN_ARM", FOLDER)))))
-SIZES = {"packed": (range(1, 9), 3), "in_place": (range(1, 9), 3), "direct": (range(1, 9), 3), "nn": ((1, 2, 4, 12), 2), "tn": ((1, 2, 4, 12), 2)}
+SIZES = {"packed": (range(1, 9), 3), "in_place": (range(1, 9), 3), "windows": (range(1, 9), 3), "transposed": (range(1, 9), 3),
+         "nn": ((1, 2, 4, 12), 2), "tn": ((1, 2, 4, 12), 2)}
 """Kind of a tile -> its numbers of rows, and its largest number of vectors."""
 OF_BFLOAT16 = ("packed", "in_place")
 each_tile = pytest.mark.parametrize("tile", TILES, ids=str)

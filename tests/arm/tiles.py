@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.arm.disassembly import Loop, loops
 
 KERNELS = Path("ortrain") / "_core" / "instruction_sets" / "neon"
-NAME = re.compile(r"(packed|in_place|direct|nn|tn)_tile_(\d+)_(\d+)(?:_(float|double))?$")
+NAME = re.compile(r"(packed|in_place|windows|transposed|nn|tn)_tile_(\d+)_(\d+)(?:_(float|double))?$")
 MODULES = {"gemm": "float", "gemm_float64": "double", "gemm_bfloat16_native": "bfloat16", "channels_last": ""}
 """Module -> the type of its tiles, where their names do not have it."""
 VECTOR_BYTES = 16
@@ -20,8 +20,8 @@ VECTOR_BYTES = 16
 class Tile:
     """A tile of rows x vectors sums, and the loops in which it multiplies and adds.
 
-    kind: packed, in_place: of products (matmul/gemm_micro_kernels.h); direct: of direct convolutions (channels_last/direct.h); nn, tn: of other channels-last
-    convolutions (channels_last/vectors.h). dtype: float, double, or bfloat16, whose elements are pairs (matmul/bfloat16_pairs.h)."""
+    kind: packed, in_place: of products (matmul/gemm_micro_kernels.h); windows, transposed: of direct convolutions (channels_last/direct.h); nn, tn: of other
+    channels-last convolutions (channels_last/vectors.h). dtype: float, double, or bfloat16, whose elements are pairs (matmul/bfloat16_pairs.h)."""
 
     kind: str
     rows: int
@@ -41,7 +41,7 @@ class Tile:
     def most_loads(self) -> int:
         """Return how many loads one step needs if it reads every operand once: vectors of B, and elements of A, of which those side by side make vectors."""
         lanes = VECTOR_BYTES // (8 if self.dtype == "double" else 4)
-        adjacent = self.rows // lanes if self.kind in ("packed", "tn") else 0
+        adjacent = self.rows // lanes if self.kind in ("packed", "transposed", "tn") else 0
         return self.vectors + adjacent + self.rows - adjacent * lanes
 
 

@@ -1,11 +1,11 @@
 /* Direct convolution: windows are read in place, without im2col.
  *
  * Kernel row r of a window is kernel_x * c contiguous elements, and that of the next output starts stride_x * c elements later, so a GEMM can read the rows of
- * the im2col matrix directly from x; with dilations along the width, each tap is c contiguous elements. A tile is 4 outputs (8 with 32 registers) by up to 3
- * vectors of filters, because feature maps are multiples of 4 more often than of 6. The last vector of filters starts at filters - WIDTH: some filters are
- * computed twice, and none are padded, except that fewer filters than a vector has, without groups, are padded to one vector. Only where windows extend beyond
- * the left or right edge, or where there are groups, the rows of the image, or the channels of a group in them, are copied with zero padding first; rows above
- * and below the image are left out of the sums.
+ * the im2col matrix directly from x; with dilations along the width, each tap is c contiguous elements. A tile is 4 outputs by 3 vectors of filters, because
+ * feature maps are multiples of 4 more often than of 6, 6 outputs by fewer vectors, or with 32 registers 8 by any. The last vector of filters starts at
+ * filters - WIDTH: some filters are computed twice, and none are padded, except that fewer filters than a vector has, without groups, are padded to one
+ * vector. Only where windows extend beyond the left or right edge, or where there are groups, the rows of the image, or the channels of a group in them, are
+ * copied with zero padding first; rows above and below the image are left out of the sums.
  *
  * x and y may be [n, c, d, h, w], with a plane for each channel: such rows of x are transposed where others are copied, and a block of y is transposed when it
  * is complete, so that a convolution which stands alone makes no copies of whole images (128 channels in 8 groups, 28 x 28: 5.7 to 4.9 ms).
@@ -17,6 +17,7 @@
 #define ORTRAIN_CHANNELS_LAST_DIRECT_H
 
 #define MAX_COPIED_PLANES 4              /* half of the L2 cache */
+#define PARTIAL_COLUMNS 24               /* outputs of fewer filters than a vector has that are computed at a time, before they are copied */
 
 /* The depth of a tile in segments: segment i is `length` steps over a, from a_offset[i] on, and over b, from b_offset[i] on. */
 typedef struct Segments { int64_t count, length, a_offset[MAX_SEGMENTS], b_offset[MAX_SEGMENTS]; } Segments;
@@ -38,61 +39,91 @@ static inline int needs_copy(const Geometry *g) { return g->group > 1 || g->pad_
 
 typedef struct NAMED(DirectTile) {
     const Segments *segments;
-    int64_t a_row, a_step, b_step, c_row;
+    int64_t a_row, a_step, b_step, c_row;    /* a_row or a_step is 1 */
     Accumulation accumulation;
     const NAMED(Epilogue) *epilogue;         /* or NULL */
 } NAMED(DirectTile);
 
-/* c[i, j] = (c +) sum over segments and steps p of a[i * a_row + p * a_step] * b[p * b_step + j], j in vectors. The last vector of b and of c is b_last and
- * c_last elements after the first one. channel: the first filter of the tile, for the epilogue. */
-#define DIRECT_TILE(ROWS, VECTORS)                                                                                                                     \
-NOINLINE void NAMED(direct_tile_##ROWS##_##VECTORS)(const NAMED(DirectTile) *s, const REAL *a, const REAL *b, int64_t b_last, REAL *c, int64_t c_last, \
-                                                 int64_t channel)                                                                                      \
-{                                                                                                                                                      \
-    V sum[ROWS][VECTORS];                                                                                                                              \
-    const int64_t a_row = s->a_row, a_step = s->a_step, b_step = s->b_step, c_row = s->c_row, length = s->segments->length;                            \
-    _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++)                                                                                             \
-        _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++)                                                                                      \
-            sum[i][j] = s->accumulation == START_FROM_C ? LOAD(c + i * c_row + (j + 1 < VECTORS ? j * W : c_last)) : (V){0};                           \
-    for (int64_t segment = 0; segment < s->segments->count; segment++) {                                                                               \
-        const REAL *x = a + s->segments->a_offset[segment], *y = b + s->segments->b_offset[segment];                                                   \
-        for (int64_t p = 0; p < length; p++, x += a_step, y += b_step) {                                                                               \
-            V row[VECTORS];                                                                                                                            \
-            LOAD_COLUMN(V, W, ROWS, a_row, x)                                                                                                          \
-            _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++) row[j] = LOAD(y + (j + 1 < VECTORS ? j * W : b_last));                           \
-            _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++) {                                                                                   \
-                NEXT_ROW_OF_COLUMN(V, W, x, i)                                                                                                         \
-                V element = ELEMENT_OF_COLUMN(V, W, a_row, x, i);                                                                                      \
-                _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++) sum[i][j] += element * row[j];                                               \
-            }                                                                                                                                          \
-        }                                                                                                                                              \
-    }                                                                                                                                                  \
-    if (s->accumulation == ADD_C_LAST)                                                                                                                 \
-        _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++)                                                                                         \
-            _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++) sum[i][j] += LOAD(c + i * c_row + (j + 1 < VECTORS ? j * W : c_last));           \
-    if (s->epilogue)                                                                                                                                   \
-        _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++)                                                                                         \
-            _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++)                                                                                  \
-                sum[i][j] = NAMED(apply_epilogue)(s->epilogue, sum[i][j], channel + (j + 1 < VECTORS ? j * W : c_last));                               \
-    _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++)                                                                                             \
-        _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++) STORE(c + i * c_row + (j + 1 < VECTORS ? j * W : c_last), sum[i][j]);                \
+#define FOR_SUMS(ROWS, VECTORS) \
+    _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++) _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++)
+/* Vector j of a row: the last one does not follow the one before it. */
+#define AT_VECTOR(VECTORS, j, last) ((j) + 1 < VECTORS ? (j) * W : (last))
+/* One step of a segment: the tile's sums += a column of x times a row of y. */
+#define DIRECT_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP) {                                                            \
+        V row[VECTORS];                                                                                               \
+        LOAD_COLUMN(V, W, ROWS, ROW_STEP, x)                                                                          \
+        _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++) row[j] = LOAD(y + AT_VECTOR(VECTORS, j, b_last));   \
+        _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++) {                                                      \
+            NEXT_ROW_OF_COLUMN(V, W, x, i)                                                                            \
+            V element = ELEMENT_OF_COLUMN(V, W, ROW_STEP, x, i);                                                      \
+            _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++) NAMED(ADD_PRODUCT)(sum[i][j], element, row[j]); \
+        }                                                                                                             \
+        x += (DEPTH_STEP); y += b_step;                                                                               \
+    }
+
+/* `tiles` tiles c[i, j] = (c +) sum over segments and steps p of a[i * ROW_STEP + p * DEPTH_STEP] * b[p * b_step + j], j in vectors, one below the other. The
+ * last vector of b and of c is b_last and c_last elements after the first one. channel: the first filter of the tiles, for the epilogue. */
+#define DIRECT_TILE(FLAVOUR, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                                   \
+NOINLINE void NAMED(FLAVOUR##_tile_##ROWS##_##VECTORS)(const NAMED(DirectTile) *s, int64_t tiles, const REAL *a, const REAL *b, int64_t b_last, \
+                                                           REAL *c, int64_t c_last, int64_t channel)                                                \
+{                                                                                                                                                   \
+    const int64_t a_row = s->a_row, a_step = s->a_step, b_step = s->b_step, c_row = s->c_row, length = s->segments->length;                         \
+    (void)a_row; (void)a_step;                                                                                                                      \
+    for (; tiles > 0; tiles--, a += ROWS * (ROW_STEP), c += ROWS * c_row) {                                                                         \
+        V sum[ROWS][VECTORS];                                                                                                                       \
+        FOR_SUMS(ROWS, VECTORS) sum[i][j] = s->accumulation == START_FROM_C ? LOAD(c + i * c_row + AT_VECTOR(VECTORS, j, c_last)) : (V){0};         \
+        for (int64_t segment = 0; segment < s->segments->count; segment++) {                                                                        \
+            const REAL *x = a + s->segments->a_offset[segment], *y = b + s->segments->b_offset[segment];                                            \
+            int64_t p = 0;                                                                                                                          \
+            for (; p + UNROLLED_STEPS <= length; p += UNROLLED_STEPS)                                                                               \
+                _Pragma("GCC unroll 4") for (int q = 0; q < UNROLLED_STEPS; q++) DIRECT_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                   \
+            for (; UNROLLED_STEPS > 1 && p < length; p++) DIRECT_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                          \
+        }                                                                                                                                           \
+        if (s->accumulation == ADD_C_LAST) FOR_SUMS(ROWS, VECTORS) sum[i][j] += LOAD(c + i * c_row + AT_VECTOR(VECTORS, j, c_last));                \
+        if (s->epilogue)                                                                                                                            \
+            FOR_SUMS(ROWS, VECTORS) sum[i][j] = NAMED(apply_epilogue)(s->epilogue, sum[i][j], channel + AT_VECTOR(VECTORS, j, c_last));             \
+        FOR_SUMS(ROWS, VECTORS) STORE(c + i * c_row + AT_VECTOR(VECTORS, j, c_last), sum[i][j]);                                                    \
+    }                                                                                                                                               \
 }
-#define DIRECT_TILES(ROWS) DIRECT_TILE(ROWS, 1) DIRECT_TILE(ROWS, 2) DIRECT_TILE(ROWS, 3)
-#define DIRECT_TILE_TABLE_ROW(ROWS) { NAMED(direct_tile_##ROWS##_1), NAMED(direct_tile_##ROWS##_2), NAMED(direct_tile_##ROWS##_3) }
-typedef void (*NAMED(DirectTileKernel))(const NAMED(DirectTile) *, const REAL *, const REAL *, int64_t, REAL *, int64_t, int64_t);
-DIRECT_TILES(1) DIRECT_TILES(2) DIRECT_TILES(3) DIRECT_TILES(4)
+typedef void (*NAMED(DirectTileKernel))(const NAMED(DirectTile) *, int64_t, const REAL *, const REAL *, int64_t, REAL *, int64_t, int64_t);
+/* TILE(FLAVOUR, ROWS, VECTORS) for all tiles whose sums fit the registers. */
+#define NARROW_TILES(TILE, FLAVOUR, ROWS) TILE(FLAVOUR, ROWS, 1) TILE(FLAVOUR, ROWS, 2)
+#define WIDE_TILES(TILE, FLAVOUR, ROWS) NARROW_TILES(TILE, FLAVOUR, ROWS) TILE(FLAVOUR, ROWS, 3)
 #if VECTOR_REGISTERS == 32
-DIRECT_TILES(5) DIRECT_TILES(6) DIRECT_TILES(7) DIRECT_TILES(8)
+#define DIRECT_TILES(TILE, FLAVOUR)                                                                                     \
+    WIDE_TILES(TILE, FLAVOUR, 1) WIDE_TILES(TILE, FLAVOUR, 2) WIDE_TILES(TILE, FLAVOUR, 3) WIDE_TILES(TILE, FLAVOUR, 4) \
+    WIDE_TILES(TILE, FLAVOUR, 5) WIDE_TILES(TILE, FLAVOUR, 6) WIDE_TILES(TILE, FLAVOUR, 7) WIDE_TILES(TILE, FLAVOUR, 8)
+#else
+#define DIRECT_TILES(TILE, FLAVOUR)                                                                                     \
+    WIDE_TILES(TILE, FLAVOUR, 1) WIDE_TILES(TILE, FLAVOUR, 2) WIDE_TILES(TILE, FLAVOUR, 3) WIDE_TILES(TILE, FLAVOUR, 4) \
+    NARROW_TILES(TILE, FLAVOUR, 5) NARROW_TILES(TILE, FLAVOUR, 6)
 #endif
-static const NAMED(DirectTileKernel) NAMED(direct_tiles)[DIRECT_TILE_ROWS][DIRECT_TILE_VECTORS] = {
-    DIRECT_TILE_TABLE_ROW(1), DIRECT_TILE_TABLE_ROW(2), DIRECT_TILE_TABLE_ROW(3), DIRECT_TILE_TABLE_ROW(4),
-#if VECTOR_REGISTERS == 32
-    DIRECT_TILE_TABLE_ROW(5), DIRECT_TILE_TABLE_ROW(6), DIRECT_TILE_TABLE_ROW(7), DIRECT_TILE_TABLE_ROW(8),
-#endif
-};
+#define WINDOWS_TILE(FLAVOUR, ROWS, VECTORS) DIRECT_TILE(FLAVOUR, ROWS, VECTORS, a_row, 1)
+#define TRANSPOSED_TILE(FLAVOUR, ROWS, VECTORS) DIRECT_TILE(FLAVOUR, ROWS, VECTORS, 1, a_step)
+#define TABLE_ENTRY(FLAVOUR, ROWS, VECTORS) [ROWS - 1][VECTORS - 1] = NAMED(FLAVOUR##_tile_##ROWS##_##VECTORS),
+DIRECT_TILES(WINDOWS_TILE, windows)
+DIRECT_TILES(TRANSPOSED_TILE, transposed)
+static const NAMED(DirectTileKernel) NAMED(windows_tiles)[][DIRECT_TILE_VECTORS] = { DIRECT_TILES(TABLE_ENTRY, windows) };
+static const NAMED(DirectTileKernel) NAMED(transposed_tiles)[][DIRECT_TILE_VECTORS] = { DIRECT_TILES(TABLE_ENTRY, transposed) };
+
+/* All n rows of c, of `vectors` vectors: first the tiles that have a row more, then the others. */
+static void NAMED(direct_tiles)(const NAMED(DirectTile) *s, int64_t n, int64_t vectors, const REAL *a, const REAL *b, int64_t b_last, REAL *c, int64_t c_last,
+                                int64_t channel)
+{
+    const NAMED(DirectTileKernel) (*kernels)[DIRECT_TILE_VECTORS] = s->a_step == 1 ? NAMED(windows_tiles) : NAMED(transposed_tiles);
+    const Partition tiles = partition(n, vectors < DIRECT_TILE_VECTORS ? DIRECT_NARROW_ROWS : DIRECT_TILE_ROWS);
+    const int64_t larger = tiles.extra * (tiles.base + 1);
+    if (larger) kernels[tiles.base][vectors - 1](s, tiles.extra, a, b, b_last, c, c_last, channel);
+    kernels[tiles.base - 1][vectors - 1](s, tiles.parts - tiles.extra, a + larger * s->a_row, b, b_last, c + larger * s->c_row, c_last, channel);
+}
+#undef DIRECT_STEP
 #undef DIRECT_TILE
 #undef DIRECT_TILES
-#undef DIRECT_TILE_TABLE_ROW
+#undef NARROW_TILES
+#undef WIDE_TILES
+#undef WINDOWS_TILE
+#undef TRANSPOSED_TILE
+#undef TABLE_ENTRY
 
 typedef struct NAMED(DirectConv) {
     const Engine *engine;
@@ -195,18 +226,17 @@ static void NAMED(direct_row)(const NAMED(DirectConv) *s, const NAMED(DirectInpu
         }
     }
     int partial = NAMED(has_partial_vector)(s);
-    REAL edge[DIRECT_TILE_ROWS * W];
+    REAL edge[PARTIAL_COLUMNS * W];
     NAMED(DirectTile) tile = { &segments, g->stride_x * s->channels, 1, count * W, partial ? W : s->pixel_step, low > 0 ? START_FROM_C : OVERWRITE_C,
                                high == kernel_rows(g) && !partial ? &s->epilogue : 0 };
-    Partition tiles = partition(g->out_columns, DIRECT_TILE_ROWS);
-    for (int64_t t = 0, at = 0, rows; t < tiles.parts; t++, at += rows) {
-        rows = part_size(tiles, t);
-        if (partial) {
-            NAMED(direct_tiles)[rows - 1][0](&tile, in->x + at * tile.a_row, packed, 0, edge, 0, 0);
-            for (int64_t i = 0; i < rows; i++) memcpy(y + (at + i) * s->pixel_step, edge + i * W, (size_t)g->filters * sizeof(REAL));
-            continue;
-        }
-        NAMED(direct_tiles)[rows - 1][count - 1](&tile, in->x + at * tile.a_row, packed, (count - 1) * W, y + at * s->pixel_step, last, channel + first * W);
+    if (!partial) {
+        NAMED(direct_tiles)(&tile, g->out_columns, count, in->x, packed, (count - 1) * W, y, last, channel + first * W);
+        return;
+    }
+    for (int64_t at = 0, columns; at < g->out_columns; at += columns) {
+        columns = min_i64(PARTIAL_COLUMNS, g->out_columns - at);
+        NAMED(direct_tiles)(&tile, columns, 1, in->x + at * tile.a_row, packed, 0, edge, 0, 0);
+        for (int64_t i = 0; i < columns; i++) memcpy(y + (at + i) * s->pixel_step, edge + i * W, (size_t)g->filters * sizeof(REAL));
     }
 }
 
@@ -296,16 +326,11 @@ static void NAMED(direct_weight_gradient_rows)(const NAMED(DirectConv) *s, int64
         segments.b_offset[segments.count++] = (out_row - first) * g->out_columns * dy_step;
     }
     NAMED(DirectTile) tile = { &segments, 1, g->stride_x * s->channels, dy_step, padded, accumulation, 0 };
-    Partition tiles = partition(s->length, DIRECT_TILE_ROWS);
     for (int64_t t = 0; t < s->row_segments; t++) {
         const REAL *x = (copied ? row_copies : s->x) + t * g->dilation_x * s->channels;
         for (int64_t panel = 0; panel < s->panels.parts; panel++) {
             int64_t vector = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(last_vector_offset)(s, vector, count);
-            for (int64_t part = 0, at = 0, rows; part < tiles.parts; part++, at += rows) {
-                rows = part_size(tiles, part);
-                NAMED(direct_tiles)[rows - 1][count - 1](&tile, x + at, dy + vector * W, last, sums + (t * s->length + at) * padded + vector * W,
-                                                         (count - 1) * W, 0);
-            }
+            NAMED(direct_tiles)(&tile, s->length, count, x, dy + vector * W, last, sums + t * s->length * padded + vector * W, (count - 1) * W, 0);
         }
     }
 }

@@ -208,7 +208,6 @@ static void NAMED(winograd_1d_item)(void *context, int64_t item, int64_t worker)
     int64_t plane = NAMED(input_plane_size)(s, s->block), result = NAMED(output_plane_size)(s, s->block);
     REAL *planes = NAMED(workspace)(s->engine, worker, &capacity), *results = planes + WINOGRAD_1D_PLANES * plane;
     for (int64_t i = 0; i < parts; i++) NAMED(transform_input_1d)(s, part + i, planes + i * s->tiles * s->rows * s->depth, plane);
-    Partition tiles = partition(parts * s->tiles, DIRECT_TILE_ROWS);
     for (int64_t p = 0; p < WINOGRAD_1D_PLANES; p++)
         for (int64_t panel = 0; panel < s->panels.parts; panel++) {
             int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(first_output)(s, first + count - 1) - first * W;
@@ -219,10 +218,7 @@ static void NAMED(winograd_1d_item)(void *context, int64_t item, int64_t worker)
                 NAMED(DirectTile) tile = { &segments, s->rows * s->depth, 1, count * W, s->out_rows * s->outputs, OVERWRITE_C, 0 };
                 const REAL *a = planes + p * plane + (y - s->pad_y + low) * s->depth;
                 REAL *to = results + p * result + y * s->outputs + first * W;
-                for (int64_t t = 0, at = 0, rows; t < tiles.parts; t++, at += rows) {
-                    rows = part_size(tiles, t);
-                    NAMED(direct_tiles)[rows - 1][count - 1](&tile, a + at * tile.a_row, filters, (count - 1) * W, to + at * tile.c_row, last, 0);
-                }
+                NAMED(direct_tiles)(&tile, parts * s->tiles, count, a, filters, (count - 1) * W, to, last, 0);
             }
         }
     for (int64_t i = 0; i < parts; i++) NAMED(transform_output_1d)(s, part + i, results + i * s->tiles * s->out_rows * s->outputs, result);
@@ -261,7 +257,6 @@ static void NAMED(winograd_1d_sums_item)(void *context, int64_t item, int64_t wo
     int64_t per_pass = max_i64(1, min_i64(MAX_SEGMENTS, SUMMED_POSITIONS / s->out_rows));
     for (int64_t r = 0; r < s->kernel_y; r++) {
         int64_t low = min_i64(s->out_rows, max_i64(0, s->pad_y - r)), high = max_i64(low, min_i64(s->out_rows, s->rows + s->pad_y - r));
-        Partition tiles = partition(s->depth, DIRECT_TILE_ROWS);
         for (int64_t first = 0; first < tiles_at_work; first += per_pass) {
             Segments segments = { min_i64(per_pass, tiles_at_work - first), high - low, { 0 }, { 0 } };
             for (int64_t i = 0; i < segments.count; i++) {
@@ -269,10 +264,7 @@ static void NAMED(winograd_1d_sums_item)(void *context, int64_t item, int64_t wo
                 segments.b_offset[i] = ((first + i) * s->out_rows + low) * s->outputs;
             }
             NAMED(DirectTile) tile = { &segments, 1, s->depth, s->outputs, row, s->first > 0 || first > 0 ? ADD_C_LAST : OVERWRITE_C, 0 };
-            for (int64_t t = 0, at = 0, rows; t < tiles.parts; t++, at += rows) {
-                rows = part_size(tiles, t);
-                NAMED(direct_tiles)[rows - 1][count - 1](&tile, planes + at, dy, last, sums + (r * s->depth + at) * row, (count - 1) * W, 0);
-            }
+            NAMED(direct_tiles)(&tile, s->depth, count, planes, dy, last, sums + r * s->depth * row, (count - 1) * W, 0);
         }
     }
 }
