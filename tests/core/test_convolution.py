@@ -13,7 +13,7 @@ from ortrain.artifacts import LossType, OptimType
 from ortrain.plan import layout
 from ortrain.plan.layout import convert_to_channels_last
 from ortrain.plan.operator_kinds import CONVOLUTIONS, has_any
-from tests.ops.harness import run_kernel
+from tests.ops.harness import expected_outputs, run_kernel
 from tests.ops.samples.channels_last import SAMPLES, backward, forward
 
 has_amx = pytest.mark.skipif(not EngineHandle().amx, reason="this processor has no bfloat16 tiles (AMX), or its operating system does not enable them")
@@ -80,6 +80,19 @@ def test_a_depthwise_convolution_that_prefetches_has_the_bits_of_its_parts(strid
     parts = [run_kernel(replace(whole, inputs=[np.ascontiguousarray(images), *others]), "float32")[0] for images in np.split(x, 2)]
     assert 2 * parts[0].nbytes * stride**2 > 8 << 20
     np.testing.assert_array_equal(run_kernel(whole, "float32")[0], np.concatenate(parts))
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 30, 50])
+@pytest.mark.parametrize("filters", [1, 5, 8, 13, 16, 20, 24, 33, 48])
+def test_direct_convolutions_of_integers_are_exact_for_tiles_of_every_size(columns, filters):
+    """Tiles have as many rows as divide the columns of an image, and as many vectors as divide the filters; sums of small integers do not round."""
+    numbers, attributes = np.random.default_rng(columns * filters), {"pads": (1, 1, 1, 1), "direct": 1}
+    for make in (forward, backward):
+        sample = make("", (2, 3, columns, 5), (filters, 5, 3, 3), attributes)
+        integers = [numbers.integers(-4, 5, array.shape).astype(np.float32) for array in sample.inputs]
+        sample = replace(sample, inputs=integers)
+        for found, expected in zip(run_kernel(sample, "float32"), expected_outputs(sample, integers), strict=True):
+            np.testing.assert_array_equal(found, expected)
 
 
 @has_amx
