@@ -62,28 +62,30 @@ typedef struct NAMED(DirectTile) {
     }
 
 /* `tiles` tiles c[i, j] = (c +) sum over segments and steps p of a[i * ROW_STEP + p * DEPTH_STEP] * b[p * b_step + j], j in vectors, one below the other. The
- * last vector of b and of c is b_last and c_last elements after the first one. channel: the first filter of the tiles, for the epilogue. */
-#define DIRECT_TILE(FLAVOUR, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                                   \
-NOINLINE void NAMED(FLAVOUR##_tile_##ROWS##_##VECTORS)(const NAMED(DirectTile) *s, int64_t tiles, const REAL *a, const REAL *b, int64_t b_last, \
-                                                           REAL *c, int64_t c_last, int64_t channel)                                                \
-{                                                                                                                                                   \
-    const int64_t a_row = s->a_row, a_step = s->a_step, b_step = s->b_step, c_row = s->c_row, length = s->segments->length;                         \
-    (void)a_row; (void)a_step;                                                                                                                      \
-    for (; tiles > 0; tiles--, a += ROWS * (ROW_STEP), c += ROWS * c_row) {                                                                         \
-        V sum[ROWS][VECTORS];                                                                                                                       \
-        FOR_SUMS(ROWS, VECTORS) sum[i][j] = s->accumulation == START_FROM_C ? LOAD(c + i * c_row + AT_VECTOR(VECTORS, j, c_last)) : (V){0};         \
-        for (int64_t segment = 0; segment < s->segments->count; segment++) {                                                                        \
-            const REAL *x = a + s->segments->a_offset[segment], *y = b + s->segments->b_offset[segment];                                            \
-            int64_t p = 0;                                                                                                                          \
-            for (; p + UNROLLED_STEPS <= length; p += UNROLLED_STEPS)                                                                               \
-                _Pragma("GCC unroll 4") for (int q = 0; q < UNROLLED_STEPS; q++) DIRECT_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                   \
-            for (; UNROLLED_STEPS > 1 && p < length; p++) DIRECT_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                          \
-        }                                                                                                                                           \
-        if (s->accumulation == ADD_C_LAST) FOR_SUMS(ROWS, VECTORS) sum[i][j] += LOAD(c + i * c_row + AT_VECTOR(VECTORS, j, c_last));                \
-        if (s->epilogue)                                                                                                                            \
-            FOR_SUMS(ROWS, VECTORS) sum[i][j] = NAMED(apply_epilogue)(s->epilogue, sum[i][j], channel + AT_VECTOR(VECTORS, j, c_last));             \
-        FOR_SUMS(ROWS, VECTORS) STORE(c + i * c_row + AT_VECTOR(VECTORS, j, c_last), sum[i][j]);                                                    \
-    }                                                                                                                                               \
+ * last vector of b and of c is b_last and c_last elements after the first one. channel: the first filter of the tiles, for the epilogue.
+ *
+ * One of the steps is a constant, lest each element of a have an address of its own: 91 instead of 85 instructions for four steps of 4 x 3. */
+#define DIRECT_TILE(FLAVOUR, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                                        \
+NOINLINE void NAMED(FLAVOUR##_tile_##ROWS##_##VECTORS)(const NAMED(DirectTile) *s, int64_t tiles, const REAL *a, const REAL *b, int64_t b_last, REAL *c, \
+                                               int64_t c_last, int64_t channel)                                                                          \
+{                                                                                                                                                        \
+    const int64_t a_row = s->a_row, a_step = s->a_step, b_step = s->b_step, c_row = s->c_row, length = s->segments->length;                              \
+    (void)a_row; (void)a_step;                                                                                                                           \
+    for (; tiles > 0; tiles--, a += ROWS * (ROW_STEP), c += ROWS * c_row) {                                                                              \
+        V sum[ROWS][VECTORS];                                                                                                                            \
+        FOR_SUMS(ROWS, VECTORS) sum[i][j] = s->accumulation == START_FROM_C ? LOAD(c + i * c_row + AT_VECTOR(VECTORS, j, c_last)) : (V){0};              \
+        for (int64_t segment = 0; segment < s->segments->count; segment++) {                                                                             \
+            const REAL *x = a + s->segments->a_offset[segment], *y = b + s->segments->b_offset[segment];                                                 \
+            int64_t p = 0;                                                                                                                               \
+            for (; p + UNROLLED_STEPS <= length; p += UNROLLED_STEPS)                                                                                    \
+                _Pragma("GCC unroll 4") for (int q = 0; q < UNROLLED_STEPS; q++) DIRECT_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                        \
+            for (; UNROLLED_STEPS > 1 && p < length; p++) DIRECT_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                               \
+        }                                                                                                                                                \
+        if (s->accumulation == ADD_C_LAST) FOR_SUMS(ROWS, VECTORS) sum[i][j] += LOAD(c + i * c_row + AT_VECTOR(VECTORS, j, c_last));                     \
+        if (s->epilogue)                                                                                                                                 \
+            FOR_SUMS(ROWS, VECTORS) sum[i][j] = NAMED(apply_epilogue)(s->epilogue, sum[i][j], channel + AT_VECTOR(VECTORS, j, c_last));                  \
+        FOR_SUMS(ROWS, VECTORS) STORE(c + i * c_row + AT_VECTOR(VECTORS, j, c_last), sum[i][j]);                                                         \
+    }                                                                                                                                                    \
 }
 typedef void (*NAMED(DirectTileKernel))(const NAMED(DirectTile) *, int64_t, const REAL *, const REAL *, int64_t, REAL *, int64_t, int64_t);
 /* TILE(FLAVOUR, ROWS, VECTORS) for all tiles whose sums fit the registers. */
@@ -116,6 +118,8 @@ static void NAMED(direct_tiles)(const NAMED(DirectTile) *s, int64_t n, int64_t v
     if (larger) kernels[tiles.base][vectors - 1](s, tiles.extra, a, b, b_last, c, c_last, channel);
     kernels[tiles.base - 1][vectors - 1](s, tiles.parts - tiles.extra, a + larger * s->a_row, b, b_last, c + larger * s->c_row, c_last, channel);
 }
+#undef FOR_SUMS
+#undef AT_VECTOR
 #undef DIRECT_STEP
 #undef DIRECT_TILE
 #undef DIRECT_TILES
