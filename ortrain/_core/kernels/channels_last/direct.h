@@ -48,38 +48,27 @@ typedef struct NAMED(DirectTile) {
     _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++) _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++)
 /* Vector j of a row: the last one does not follow the one before it. */
 #define AT_VECTOR(VECTORS, j, last) ((j) + 1 < VECTORS ? (j) * W : (last))
-/* One step of a segment: the tile's sums += a column of x times a row of y. */
-#define DIRECT_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP) {                                                            \
-        V row[VECTORS];                                                                                               \
-        LOAD_COLUMN(V, W, ROWS, ROW_STEP, x)                                                                          \
-        _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++) row[j] = LOAD(y + AT_VECTOR(VECTORS, j, b_last));   \
-        _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++) {                                                      \
-            NEXT_ROW_OF_COLUMN(V, W, x, i)                                                                            \
-            V element = ELEMENT_OF_COLUMN(V, W, ROW_STEP, x, i);                                                      \
-            _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++) NAMED(ADD_PRODUCT)(sum[i][j], element, row[j]); \
-        }                                                                                                             \
-        x += (DEPTH_STEP); y += b_step;                                                                               \
-    }
 
-/* `tiles` tiles c[i, j] = (c +) sum over segments and steps p of a[i * ROW_STEP + p * DEPTH_STEP] * b[p * b_step + j], j in vectors, one below the other. The
- * last vector of b and of c is b_last and c_last elements after the first one. channel: the first filter of the tiles, for the epilogue.
+/* `tiles` tiles c[i, j] = (c +) sum over segments and steps p of a[i * ROW_STEP + p * DEPTH_STEP] * b[p * b_step + j], j in vectors, one below the other; a and
+ * b are x and y at the segment. The last vector of b and of c is b_last and c_last elements after the first one. channel: the first filter of the tiles, for
+ * the epilogue.
  *
  * One of the steps is a constant, lest each element of a have an address of its own: 91 instead of 85 instructions for four steps of 4 x 3. */
 #define DIRECT_TILE(FLAVOUR, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                                        \
-NOINLINE void NAMED(FLAVOUR##_tile_##ROWS##_##VECTORS)(const NAMED(DirectTile) *s, int64_t tiles, const REAL *a, const REAL *b, int64_t b_last, REAL *c, \
+NOINLINE void NAMED(FLAVOUR##_tile_##ROWS##_##VECTORS)(const NAMED(DirectTile) *s, int64_t tiles, const REAL *x, const REAL *y, int64_t b_last, REAL *c, \
                                                int64_t c_last, int64_t channel)                                                                          \
 {                                                                                                                                                        \
     const int64_t a_row = s->a_row, a_step = s->a_step, b_step = s->b_step, c_row = s->c_row, length = s->segments->length;                              \
     (void)a_row; (void)a_step;                                                                                                                           \
-    for (; tiles > 0; tiles--, a += ROWS * (ROW_STEP), c += ROWS * c_row) {                                                                              \
+    for (; tiles > 0; tiles--, x += ROWS * (ROW_STEP), c += ROWS * c_row) {                                                                              \
         V sum[ROWS][VECTORS];                                                                                                                            \
         FOR_SUMS(ROWS, VECTORS) sum[i][j] = s->accumulation == START_FROM_C ? LOAD(c + i * c_row + AT_VECTOR(VECTORS, j, c_last)) : (V){0};              \
         for (int64_t segment = 0; segment < s->segments->count; segment++) {                                                                             \
-            const REAL *x = a + s->segments->a_offset[segment], *y = b + s->segments->b_offset[segment];                                                 \
+            const REAL *a = x + s->segments->a_offset[segment], *b = y + s->segments->b_offset[segment];                                                 \
             int64_t p = 0;                                                                                                                               \
             for (; p + UNROLLED_STEPS <= length; p += UNROLLED_STEPS)                                                                                    \
-                _Pragma("GCC unroll 4") for (int q = 0; q < UNROLLED_STEPS; q++) DIRECT_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                        \
-            for (; UNROLLED_STEPS > 1 && p < length; p++) DIRECT_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                               \
+                _Pragma("GCC unroll 4") for (int q = 0; q < UNROLLED_STEPS; q++) GEMM_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP, b_last)                  \
+            for (; UNROLLED_STEPS > 1 && p < length; p++) GEMM_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP, b_last)                                         \
         }                                                                                                                                                \
         if (s->accumulation == ADD_C_LAST) FOR_SUMS(ROWS, VECTORS) sum[i][j] += LOAD(c + i * c_row + AT_VECTOR(VECTORS, j, c_last));                     \
         if (s->epilogue)                                                                                                                                 \
@@ -120,7 +109,6 @@ static void NAMED(direct_tiles)(const NAMED(DirectTile) *s, int64_t n, int64_t v
 }
 #undef FOR_SUMS
 #undef AT_VECTOR
-#undef DIRECT_STEP
 #undef DIRECT_TILE
 #undef DIRECT_TILES
 #undef NARROW_TILES

@@ -15,6 +15,19 @@
 #define LOAD(p) (*(const NAMED(Vector) *)(p))
 #define STORE(p, v) (*(NAMED(Vector) *)(p) = (v))
 
+/* One step of the depth: the tile's sums += a column of a times a row of b, whose last vector starts at LAST. */
+#define GEMM_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP, LAST) {                                                                      \
+        NAMED(Vector) row[VECTORS];                                                                                                 \
+        LOAD_COLUMN(NAMED(Vector), NAMED(WIDTH), ROWS, ROW_STEP, a)                                                                 \
+        _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++) row[j] = LOAD(b + (j + 1 < VECTORS ? j * NAMED(WIDTH) : (LAST))); \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                                   \
+            NEXT_ROW_OF_COLUMN(NAMED(Vector), NAMED(WIDTH), a, i)                                                                   \
+            NAMED(Vector) element = ELEMENT_OF_COLUMN(NAMED(Vector), NAMED(WIDTH), ROW_STEP, a, i);                                 \
+            _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++) NAMED(ADD_PRODUCT)(sum[i][j], element, row[j]);               \
+        }                                                                                                                           \
+        a += (DEPTH_STEP); b += b_step;                                                                                             \
+    }
+
 /* Return n / d if d divides n, else -1. Strides are nearly always 1 or 2, and a division takes longer than the work on a vector. */
 static inline int64_t exact_quotient(int64_t n, int64_t d) { return d == 1 ? n : d == 2 ? (n & 1 ? -1 : n >> 1) : n % d ? -1 : n / d; }
 #endif
@@ -48,38 +61,25 @@ ALWAYS_INLINE void NAMED(transpose)(NAMED(Vector) *r)
     }
 }
 
-/* One step of the depth: the tile's sums += a column of a times a row of b. */
-#define GEMM_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP) {                                                              \
-        NAMED(Vector) row[VECTORS];                                                                                   \
-        LOAD_COLUMN(NAMED(Vector), NAMED(WIDTH), ROWS, ROW_STEP, a)                                                   \
-        _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) row[j] = LOAD(b + j * NAMED(WIDTH));                \
-        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                     \
-            NEXT_ROW_OF_COLUMN(NAMED(Vector), NAMED(WIDTH), a, i)                                                     \
-            NAMED(Vector) element = ELEMENT_OF_COLUMN(NAMED(Vector), NAMED(WIDTH), ROW_STEP, a, i);                   \
-            _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) NAMED(ADD_PRODUCT)(sum[i][j], element, row[j]); \
-        }                                                                                                             \
-        a += (DEPTH_STEP); b += b_step;                                                                               \
-    }
-
 /* `tiles` tiles c [ROWS, VECTORS * WIDTH] = a b (+ c), one below the other, over `depth` steps, of which STEPS are unrolled. Element (i, p) of the first a is
  * first_a[i * ROW_STEP + p * DEPTH_STEP], row p of b is first_b + p * b_step. */
-#define GEMM_TILE(NAME, ROWS, VECTORS, ROW_STEP, DEPTH_STEP, STEPS)                                                                          \
-NOINLINE void NAME(int64_t tiles, int64_t depth, const REAL *restrict first_a, int64_t a_step, const REAL *restrict first_b, int64_t b_step, \
-                   REAL *restrict c, int64_t ldc, int accumulate)                                                                            \
-{                                                                                                                                            \
-    for (; tiles > 0; tiles--, first_a += ROWS * (ROW_STEP), c += ROWS * ldc) {                                                              \
-        const REAL *a = first_a, *b = first_b;                                                                                               \
-        NAMED(Vector) sum[ROWS][VECTORS];                                                                                                    \
-        int64_t p = 0;                                                                                                                       \
-        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                                                              \
-            _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++)                                                                        \
-                sum[i][j] = accumulate ? LOAD(c + i * ldc + j * NAMED(WIDTH)) : (NAMED(Vector)){0};                                          \
-        for (; p + STEPS <= depth; p += STEPS)                                                                                               \
-            _Pragma("GCC unroll 4") for (int q = 0; q < STEPS; q++) GEMM_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                           \
-        for (; STEPS > 1 && p < depth; p++) GEMM_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                   \
-        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                                                              \
-            _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) STORE(c + i * ldc + j * NAMED(WIDTH), sum[i][j]);                      \
-    }                                                                                                                                        \
+#define GEMM_TILE(NAME, ROWS, VECTORS, ROW_STEP, DEPTH_STEP, STEPS)                                                                              \
+NOINLINE void NAME(int64_t tiles, int64_t depth, const REAL *restrict first_a, int64_t a_step, const REAL *restrict first_b, int64_t b_step,     \
+                   REAL *restrict c, int64_t ldc, int accumulate)                                                                                \
+{                                                                                                                                                \
+    for (; tiles > 0; tiles--, first_a += ROWS * (ROW_STEP), c += ROWS * ldc) {                                                                  \
+        const REAL *a = first_a, *b = first_b;                                                                                                   \
+        NAMED(Vector) sum[ROWS][VECTORS];                                                                                                        \
+        int64_t p = 0;                                                                                                                           \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                                                                  \
+            _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++)                                                                            \
+                sum[i][j] = accumulate ? LOAD(c + i * ldc + j * NAMED(WIDTH)) : (NAMED(Vector)){0};                                              \
+        for (; p + STEPS <= depth; p += STEPS)                                                                                                   \
+            _Pragma("GCC unroll 4") for (int q = 0; q < STEPS; q++) GEMM_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP, (VECTORS - 1) * NAMED(WIDTH)) \
+        for (; STEPS > 1 && p < depth; p++) GEMM_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP, (VECTORS - 1) * NAMED(WIDTH))                         \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                                                                  \
+            _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) STORE(c + i * ldc + j * NAMED(WIDTH), sum[i][j]);                          \
+    }                                                                                                                                            \
 }
 #define GEMM_TILES(ROWS, STEPS)                                                                                                     \
     GEMM_TILE(NAMED(nn_tile_##ROWS##_1), ROWS, 1, a_step, 1, STEPS) GEMM_TILE(NAMED(nn_tile_##ROWS##_2), ROWS, 2, a_step, 1, STEPS) \
@@ -92,7 +92,6 @@ GEMM_TILES(6, UNROLLED_STEPS)
 #endif
 #undef GEMM_TILES
 #undef GEMM_TILE
-#undef GEMM_STEP
 
 /* GEMMs with n columns, a multiple of WIDTH. Panel j of b has PANEL columns and starts at b + j * panel_step; its rows are b_step apart. */
 #if FULL_ROWS == 12
