@@ -11,6 +11,7 @@ import pytest
 import ortrain
 from ortrain._core.engine import EngineHandle
 from ortrain.artifacts import LossType, OptimType
+from tests.waiting import until
 
 DATA = Path(__file__).parents[1] / "data" / "ort_golden"
 
@@ -97,4 +98,4 @@ def test_closing_a_session_releases_its_threads():
     before = thread_count()
     for _ in range(3):
         train("cnn", 4, 1)
-    assert thread_count() <= before
+    until(lambda: thread_count() <= before)                                 # Linux lists a thread for a moment after another has joined it

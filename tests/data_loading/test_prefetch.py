@@ -10,20 +10,11 @@ import pytest
 
 from ortrain.data import as_loader
 from ortrain.data.prefetch import PrefetchIterator
-
-DEADLINE = 20.0
+from tests.waiting import DEADLINE, until
 
 
 def batch(number):
     return [np.array([number])]
-
-
-def until(condition):
-    """Wait for a condition that another thread brings about."""
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.001)
 
 
 def is_over(iterator_thread):
