@@ -14,12 +14,18 @@ from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, Guard, InferenceContext, InferenceRule, KernelCall, LoweringContext, check_inputs, operator
 from ortrain.ops.registry.sample_gradients import SampleGradient, SampleGradientBuilder
+from ortrain.ops.shared.broadcasting import contiguous_strides
 from ortrain.ops.shared.recurrent_samples import CELL, INITIAL, LENGTHS, PEEPHOLES, Run, layer_sample_gradients
 from ortrain.ops.shared.recurrent_scan import ACTIVATIONS, layer_decomposition
 
 Gradients = Sequence[str | None]
 DIRECTIONS = {"forward": 0, "reverse": 1, "bidirectional": 2}
 """Attribute direction -> the kernels' number."""
+Y_PERM, DY_PERM = "y_perm", "dy_perm"
+"""Attributes of a layer and of its gradient operator: the order of the axes of y and of its gradient, like Transpose's perm of y [steps, directions, rows,
+hidden]. No file contains them: ortrain.plan.recurrent_layouts sets them, where a layer's y would be transposed otherwise."""
+UNCHANGED = (0, 1, 2, 3)
+"""The order of y's axes without these attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,21 @@ def layer_sizes(c: InferenceContext, layer: RecurrentLayer) -> tuple[Dim, Dim, D
     return steps, rows, inputs, hidden, directions
 
 
+def output_perm(c: InferenceContext, name: str) -> tuple[int, ...]:
+    """Return the order of axes of y (name: Y_PERM) or of its gradient (DY_PERM). Raises unless the hidden units come last."""
+    perm = tuple(c.attribute(name) or UNCHANGED)
+    if tuple(sorted(perm)) != UNCHANGED or perm[-1] != UNCHANGED[-1]:
+        raise c.error(f"expected {name} to be an order of {UNCHANGED} that ends in {UNCHANGED[-1]}, got {perm}")
+    return perm
+
+
+def output_strides(c: InferenceContext, name: str, sizes: Sequence[int]) -> list[int]:
+    """Return the distances of steps, directions and rows in y or its gradient. sizes: of y [steps, directions, rows, hidden]."""
+    perm = output_perm(c, name)
+    strides = contiguous_strides([sizes[axis] for axis in perm])
+    return [strides[perm.index(axis)] for axis in UNCHANGED[:-1]]
+
+
 def saved_leading_dims(c: InferenceContext, steps: Dim) -> tuple[Dim, Dim]:
     """Return the first two dimensions of saved values: (steps, 1) in com.microsoft, whose form has one direction, else (directions, steps)."""
     directions = direction_of(c)[1]
@@ -149,6 +170,7 @@ def infer_layer(layer: RecurrentLayer, summary: str) -> InferenceRule:
             check_kernel_support(c, layer)
         batch_first = bool(c.attribute("layout", 0))
         y: tuple[Dim, ...] = (rows, steps, directions, hidden) if batch_first else (steps, directions, rows, hidden)
+        y = tuple(y[axis] for axis in output_perm(c, Y_PERM))
         state: tuple[Dim, ...] = (rows, directions, hidden) if batch_first else (directions, rows, hidden)
         kinds = [y, *[state] * (layer.states - 1), *((*saved_leading_dims(c, steps), rows, width * hidden) for width in layer.saved)]
         return [TensorType(c.dtype(0), shape) for shape in kinds]
@@ -163,7 +185,8 @@ def lower_layer(layer: RecurrentLayer) -> Callable[[LoweringContext], KernelCall
         gates = 0 if layer.gates > 1 and c.has_output(layer.states + len(layer.saved) - 1) else directions * steps * rows * layer.gates * hidden
         space = layer.scratch(steps, rows, inputs, hidden, directions) + (gates if layer.gates > 1 else 0)
         guards = (Guard(LENGTHS, 0, steps + 1),) if c.has(LENGTHS) else ()
-        return KernelCall(layer.name.lower(), (steps, rows, inputs, hidden, directions, direction_of(c)[0], kernel_option(c, layer)),
+        y_strides = output_strides(c, Y_PERM, (steps, directions, rows, hidden))
+        return KernelCall(layer.name.lower(), (steps, rows, inputs, hidden, directions, direction_of(c)[0], kernel_option(c, layer), *y_strides),
                           scratch=space * numpy_dtype(c.dtype(0)).itemsize, guards=guards)
 
     return lower
@@ -286,12 +309,13 @@ class GradientOperator:
         """Raise if an input's shape does not fit x [steps, rows, inputs] = `shape` and the hidden size."""
         steps, rows, inputs = shape
         gates, directions = self.layer.gates * hidden, direction_of(c)[1]
-        all_steps, state = (steps, directions, rows), (directions, rows, hidden)
+        y, state = (steps, directions, rows, hidden), (directions, rows, hidden)
+        y_shape, dy_shape = (tuple(y[axis] for axis in output_perm(c, name)) for name in (Y_PERM, DY_PERM))
         layer_inputs: list[Shape] = [
             shape, (directions, gates, inputs), (directions, gates, hidden), *([(directions, 2 * gates)] if self.layer is GRU else []), (rows,), state,
             *([state] if self.layer.has_cell else [])]
-        saved: list[Shape] = [(*all_steps, hidden), *((*saved_leading_dims(c, steps), rows, width * hidden) for width in self.layer.saved)]
-        gradients: list[Shape] = [(*all_steps, hidden), state, *([state, (directions, 3 * hidden)] if self.layer.has_cell else [])]
+        saved: list[Shape] = [y_shape, *((*saved_leading_dims(c, steps), rows, width * hidden) for width in self.layer.saved)]
+        gradients: list[Shape] = [dy_shape, state, *([state, (directions, 3 * hidden)] if self.layer.has_cell else [])]
         for index, sizes in enumerate((*layer_inputs, *saved, *gradients)):
             if c.has(index) or index in (1, 2) or 0 <= index - len(layer_inputs) < len(saved):
                 check_inputs(c, sizes, index)
@@ -300,7 +324,9 @@ class GradientOperator:
         steps, rows, inputs = c.dims(0)
         directions, hidden = c.dims(2)[0], c.dims(2)[2]
         space = self.layer.gradient_scratch(steps, rows, inputs, hidden, directions)
-        return KernelCall(f"{self.layer.name.lower()}_grad", (steps, rows, inputs, hidden, directions, direction_of(c)[0], kernel_option(c, self.layer)),
+        strides = (stride for name in (Y_PERM, DY_PERM) for stride in output_strides(c, name, (steps, directions, rows, hidden)))
+        sizes = (steps, rows, inputs, hidden, directions, direction_of(c)[0], kernel_option(c, self.layer))
+        return KernelCall(f"{self.layer.name.lower()}_grad", (*sizes, *strides),
                           scratch=space * numpy_dtype(c.dtype(0)).itemsize)
 
 

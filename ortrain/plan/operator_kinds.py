@@ -12,6 +12,7 @@ COPIES = frozenset({"Transpose", "Split", "Slice", "Gather"})
 """Operators that move elements, and whose result can be a view that a product reads."""
 RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 """Operators that keep the order of elements."""
+RECURRENT_LAYERS = frozenset({"LSTM", "GRU", "RNN", "LSTMTraining", "GRUTraining"})
 LOSSES = {"SoftmaxCrossEntropyLoss": "", "LossAndGradient": ORTRAIN}
 """Softmax cross entropy without and with its gradient, and the domains of the operators."""
 

@@ -15,7 +15,7 @@ from ortrain.plan.epilogue_fusion.dense import fuse_dense
 from ortrain.plan.epilogue_fusion.optimizer_update import fuse_updates
 from ortrain.plan.epilogue_fusion.products import PRODUCTS, fuse_products
 from ortrain.plan.joined_gradients import join_gradients
-from ortrain.plan.operator_kinds import CONVOLUTIONS, COPIES, LOSSES, has_any
+from ortrain.plan.operator_kinds import CONVOLUTIONS, COPIES, LOSSES, RECURRENT_LAYERS, has_any
 from ortrain.plan.simplification import simplify
 
 MIN_SCORES = 1 << 20
@@ -47,9 +47,14 @@ def rewrite(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]
 
         found = fuse_linear_cross_entropy(found, builder.inference, kept)
     if has_any(("Transpose",), found):
+        from ortrain.plan.transposed_gathers import transpose_indices
         from ortrain.plan.transposes import merge_transposes
 
-        found = merge_transposes(found, builder, kept)
+        found = transpose_indices(merge_transposes(found, builder, kept), builder, kept)
+        if has_any(RECURRENT_LAYERS, found):
+            from ortrain.plan.recurrent_layouts import write_y_in_place
+
+            found = write_y_in_place(found, builder, kept)
     if has_any(("ChannelsLastConv",), found):
         from ortrain.plan.epilogue_fusion.planes import use_planes
 

@@ -9,62 +9,17 @@ the Concat or Split works on smaller parts."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from ortrain.ir import Node
 from ortrain.ops.registry.constants import surely_equal
 from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.record import MICROSOFT, canonical_domain
+from ortrain.plan.element_order import Factor, is_move, order_after, static_sizes
 from ortrain.plan.operator_kinds import RESHAPES
 
 MIN_RUN = 4
 """Elements of the source that follow each other in a merged Transpose, at least: one with fewer takes longer than several with more."""
-
-
-@dataclass(frozen=True)
-class Factor:
-    """A factor of a size of the source of a chain: its elements are `stride` apart there."""
-
-    size: int
-    stride: int
-
-
-def split_to_sizes(factors: Sequence[Factor], sizes: Sequence[int]) -> list[list[Factor]] | None:
-    """Return the factors of each axis of `sizes`, whose elements have the order of `factors`; None where the two do not divide each other.
-
-    A symbolic size has a factor even if it is 1 now: a factor of one element changes no order."""
-    axes: list[list[Factor]] = []
-    waiting = [factor for factor in factors if not surely_equal(factor.size, 1)][::-1]
-    for size in sizes:
-        axis: list[Factor] = []
-        while not surely_equal(size, 1):
-            if not waiting:
-                return None
-            factor = waiting.pop()
-            if size % factor.size == 0:
-                axis.append(factor)
-                size //= factor.size
-            elif factor.size % size == 0:
-                inner = factor.size // size
-                axis.append(Factor(size, factor.stride * inner))
-                waiting.append(Factor(inner, factor.stride))
-                size = 1
-            else:
-                return None
-        axes.append(axis)
-    return axes
-
-
-def merged(factors: Iterable[Factor]) -> list[Factor]:
-    """Return the factors with those that follow each other in the source as one."""
-    result: list[Factor] = []
-    for factor in factors:
-        if result and surely_equal(result[-1].stride, factor.size * factor.stride):
-            result[-1] = Factor(result[-1].size * factor.size, factor.stride)
-        else:
-            result.append(factor)
-    return result
 
 
 def piece_of(factors: Sequence[Factor]) -> int:
@@ -106,12 +61,11 @@ class TransposeMerger:
         return self._without_unread()
 
     def _sizes(self, name: str) -> tuple[int, ...] | None:
-        kind = self.inference.types.get(name)
-        return kind.sizes if kind is not None and kind.is_static and kind.count > 0 else None
+        return static_sizes(self.inference, name)
 
     def _extended(self, node: Node) -> tuple[str, list[Factor], bool] | None:
         """Return and record the chain of the node's result, None where the node is neither a Transpose nor a reshape of static size."""
-        if canonical_domain(node.domain) != "" or node.op_type not in RESHAPES | {"Transpose"} or not node.inputs or node.inputs[0] in self.inference.values:
+        if not is_move(node) or node.inputs[0] in self.inference.values:
             return None
         x, y = node.inputs[0], node.outputs[0]
         before, after = self._sizes(x), self._sizes(y)
@@ -119,10 +73,9 @@ class TransposeMerger:
             return None
         source, factors, alone = self.chains.get(x, (x, [Factor(prod(before), 1)], True))
         alone = alone and (x == source or self.readers.get(x) == 1 and x not in self.outputs)
-        axes = split_to_sizes(factors, before)
-        if axes is not None:
-            order = node.attributes.get("perm") or range(len(before))[::-1] if node.op_type == "Transpose" else range(len(before))
-            factors = merged(factor for axis in order for factor in axes[axis])
+        ordered = order_after(node, factors, before)
+        if ordered is not None:
+            factors = ordered
         elif node.op_type == "Transpose":
             return None
         else:

@@ -1,5 +1,8 @@
 """Samples of the recurrent layers; the oracles compute one row and one step at a time, as the ONNX specification describes them."""
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 
 from tests.ops.samples import Refusal, Sample
@@ -243,6 +246,27 @@ def gradient_samples():
 
 
 SAMPLES += list(gradient_samples())
+
+
+def permuted_samples():
+    """Yield samples of layers that write y, and of gradient operators that read y and its gradient, with other orders of axes."""
+    perms = {"batch first": (2, 0, 1, 3), "directions beside each other": (0, 2, 1, 3), "directions first": (1, 0, 2, 3)}
+    layers = {"LSTM": (lstm, arrays(4, 2, lengths=LENGTHS, initial=2)), "GRU": (gru, arrays(3, 2, lengths=LENGTHS)), "RNN": (rnn, arrays(1, 2, lengths=LENGTHS))}
+    for (op_type, (oracle, inputs)), (label, perm) in itertools.product(layers.items(), perms.items()):
+        yield Sample(op_type, inputs, lambda *a, oracle=oracle, perm=perm: (oracle(*a, **BOTH)[0].transpose(perm),), {"hidden_size": H, **BOTH, "y_perm": perm},
+                     gradient=False, label=label)
+    for sample in list(gradient_samples()):
+        of_y, of_dy = {"LSTMGrad": (6, 9), "GRUGrad": (6, 8), "RNNGrad": (5, 6)}.get(sample.op_type, (None, None))
+        attributes = {**sample.attributes, "y_perm": (2, 0, 1, 3)}
+        if of_y is None:
+            yield replace(sample, oracle=lambda *a, of=sample.oracle: ((found := of(*a))[0].transpose(2, 0, 1, 3), *found[1:]), attributes=attributes, label="batch first")
+        else:
+            inputs = list(sample.inputs)
+            inputs[of_y], inputs[of_dy] = inputs[of_y].transpose(2, 0, 1, 3), inputs[of_dy].transpose(2, 1, 0, 3)
+            yield replace(sample, inputs=inputs, attributes={**attributes, "dy_perm": (2, 1, 0, 3)}, label="batch first")
+
+
+SAMPLES += list(permuted_samples())
 X, W, R = arrays(4)[:3]
 REFUSALS = [
     Refusal("LSTM", [X[0], W, R], {"hidden_size": H}), Refusal("LSTM", [X, W[:, :-1], R], {"hidden_size": H}), Refusal("LSTM", [X, W, R, r(1, 3)], {"hidden_size": H}),
@@ -250,5 +274,6 @@ REFUSALS = [
     Refusal("LSTM", [X, W, R], {"hidden_size": H, "activations": ("Cosine", "Tanh", "Tanh")}, match="activations"),
     Refusal("LSTM", [X, W, R], {"hidden_size": H, "activations": ("Tanh", "Tanh")}, match="3 activations"),
     Refusal("LSTMTraining", [X, W, R], {"hidden_size": H, "clip": 3.0}, domain=MS), Refusal("GRUGrad", [X, W, R], {"hidden_size": H, **HARD}, domain=MS, match="neither clip"),
+    Refusal("LSTM", [X, W, R], {"hidden_size": H, "y_perm": (0, 1, 3, 2)}, match="ends in 3"), Refusal("LSTM", [X, W, R], {"hidden_size": H, "y_perm": (0, 1)}, match="order"),
     Refusal("LSTM", [X, W, R, None, np.array([1, 2, 3])], {"hidden_size": H}, match="int32"), Refusal("GRU", [X, W, R], {"hidden_size": H}),
 ]

@@ -38,7 +38,7 @@ static void NAMED(join_item)(void *context, int64_t k, int64_t worker)
         to += j->inputs;
         if (!j->hidden) continue;
         if (!is_active(r, row, time)) memset(to, 0, h * sizeof(REAL));
-        else if (k > 0 && is_active(r, row, previous)) memcpy(to, j->y + ((previous * r->directions + d) * r->rows + row) * h, h * sizeof(REAL));
+        else if (k > 0 && is_active(r, row, previous)) memcpy(to, j->y + output_row(r->y_strides, d, previous, row), h * sizeof(REAL));
         else NAMED(copy_or_zero)(to, j->initial ? j->initial + (d * r->rows + row) * h : NULL, h);
     }
 }
@@ -55,7 +55,7 @@ static void NAMED(join)(const Recurrence *r, int64_t d, const REAL *x, int64_t i
 static inline void NAMED(add_output_gradient)(const Recurrence *r, int64_t d, int64_t time, int64_t row, const REAL *dy, REAL *dh)
 {
     if (!dy) return;
-    const REAL *from = dy + ((time * r->directions + d) * r->rows + row) * r->hidden;
+    const REAL *from = dy + output_row(r->dy_strides, d, time, row);
     for (int64_t j = 0; j < r->hidden; j++) dh[j] += from[j];
 }
 

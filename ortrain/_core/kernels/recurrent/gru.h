@@ -48,7 +48,7 @@ static void NAMED(gru_item)(void *context, int64_t item, int64_t worker)
         }
         for (int64_t row = 0; row < count; row++) {
             REAL *g = gates + row * 3 * n, *u = g + 2 * n, *to = h + row * n;
-            REAL *y = s->y ? s->y + ((time * r->directions + d) * r->rows + first + row) * n : NULL;
+            REAL *y = s->y ? s->y + output_row(r->y_strides, d, time, first + row) : NULL;
             int active = is_active(r, first + row, time);
             if (active && r->option) NAMED(gru_cell_linear)(n, g, work + row * 3 * n, rb, to);
             else if (active)

@@ -40,7 +40,7 @@ static void NAMED(lstm_item)(void *context, int64_t item, int64_t worker)
         REAL *gates = s->gates + ((d * r->steps + time) * r->rows + first) * 4 * n;
         NAMED(step_gemm)(e, worker, count, 4 * n, n, h, n, s->panels + d * NAMED(panels)(n, 4 * n), 1, gates, 4 * n);
         for (int64_t row = 0; row < count; row++) {
-            REAL *y = s->y ? s->y + ((time * r->directions + d) * r->rows + first + row) * n : NULL;
+            REAL *y = s->y ? s->y + output_row(r->y_strides, d, time, first + row) : NULL;
             int active = is_active(r, first + row, time);
             if (active) NAMED(lstm_cell)(n, gates + row * 4 * n, s->peepholes ? s->peepholes + d * 3 * n : NULL, c + row * n, h + row * n);
             if (y) NAMED(copy_or_zero)(y, active ? h + row * n : NULL, n);

@@ -12,11 +12,12 @@
  *   B        [directions, 2 * gates * hidden]: the biases Wb, then Rb
  *   lengths  [rows], int32: the state of a sequence stays unchanged at steps beyond its length, and y is 0 there
  *   h0, c0, h, c  [directions, rows, hidden]: initial and final states
- *   y        [steps, directions, rows, hidden]
+ *   y        [steps, directions, rows, hidden], or with the first three axes in another order
  *   gates    [directions, steps, rows, gates * hidden]: saved after activation for the backward pass
  *
  * ints: steps, rows, inputs, hidden, directions, kind of direction (FORWARD, REVERSE, BIDIRECTIONAL), option (GRU: linear_before_reset; RNN: ReLU instead of
- * tanh). Inputs of each kernel are listed at the kernel; B, lengths, initial states and P may be absent. */
+ * tanh), then the distances of steps, directions and rows in y, and for gradients those in dy. Inputs of each kernel are listed at the kernel; B, lengths,
+ * initial states and P may be absent. */
 #ifndef ORTRAIN_RECURRENT_H
 #define ORTRAIN_RECURRENT_H
 #include <math.h>
@@ -31,6 +32,7 @@ typedef struct Recurrence {
     const KernelArgs *args;
     int64_t steps, rows, inputs, hidden, directions, kind, option, gates;
     int64_t block, blocks;                              /* rows per block, blocks per direction */
+    const int64_t *y_strides, *dy_strides;              /* of steps, directions and rows; dy_strides in gradients only */
     const int32_t *lengths;
 } Recurrence;
 
@@ -40,12 +42,15 @@ static Recurrence recurrence_of(const KernelArgs *args, int64_t gates, int64_t l
     const int64_t *s = args->ints;
     int64_t block = gates * s[3] * s[3] <= KEPT_WEIGHTS ? SMALL_BLOCK : LARGE_BLOCK;
     return (Recurrence){ .args = args, .steps = s[0], .rows = s[1], .inputs = s[2], .hidden = s[3], .directions = s[4], .kind = s[5], .option = s[6],
-                         .gates = gates, .block = block, .blocks = (s[1] + block - 1) / block,
+                         .gates = gates, .block = block, .blocks = (s[1] + block - 1) / block, .y_strides = s + 7, .dy_strides = s + 10,
                          .lengths = args->n_inputs > lengths ? args->inputs[lengths].data : NULL };
 }
 
 /* Return the time index of the k-th step of direction d. */
 static inline int64_t time_of(const Recurrence *r, int64_t d, int64_t k) { return r->kind == REVERSE || d == 1 ? r->steps - 1 - k : k; }
+
+/* Return where the row of a sequence at a step is in y or dy, of which the strides are given. */
+static inline int64_t output_row(const int64_t *strides, int64_t d, int64_t time, int64_t row) { return time * strides[0] + d * strides[1] + row * strides[2]; }
 
 /* The direction and the rows [first, first + count) of a work item. */
 typedef struct RowBlock { int64_t direction, first, count; } RowBlock;

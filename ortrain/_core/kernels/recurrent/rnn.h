@@ -20,7 +20,7 @@ static void NAMED(rnn_item)(void *context, int64_t item, int64_t worker)
         REAL *gates = s->gates + ((d * r->steps + time) * r->rows + first) * n;
         NAMED(step_gemm)(e, worker, count, n, n, h, n, s->panels + d * NAMED(panels)(n, n), 1, gates, n);
         for (int64_t row = 0; row < count; row++) {
-            REAL *g = gates + row * n, *y = s->y ? s->y + ((time * r->directions + d) * r->rows + first + row) * n : NULL;
+            REAL *g = gates + row * n, *y = s->y ? s->y + output_row(r->y_strides, d, time, first + row) : NULL;
             int active = is_active(r, first + row, time);
             if (active) {
                 for (int64_t j = 0; j < n; j++) g[j] = r->option ? (g[j] < 0 ? 0 : g[j]) : TANH(g[j]);
@@ -68,7 +68,7 @@ static void NAMED(rnn_grad_item)(void *context, int64_t item, int64_t worker)
         REAL *dgates = s->dgates + ((d * r->steps + time) * r->rows + first) * n;
         for (int64_t row = 0; row < count; row++) {
             REAL *dg = dgates + row * n, *dh_row = dh + row * n;
-            const REAL *y = s->y + ((time * r->directions + d) * r->rows + first + row) * n;
+            const REAL *y = s->y + output_row(r->y_strides, d, time, first + row);
             if (!is_active(r, first + row, time)) { memset(dg, 0, n * sizeof(REAL)); continue; }
             NAMED(add_output_gradient)(r, d, time, first + row, s->dy, dh_row);
             for (int64_t j = 0; j < n; j++) { dg[j] = dh_row[j] * (r->option ? (y[j] > 0) : 1 - y[j] * y[j]); dh_row[j] = 0; }
