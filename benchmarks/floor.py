@@ -29,8 +29,11 @@ from ortrain.runtime.options import SessionOptions
 from ortrain.runtime.profiling import OPTIMIZER, StepProfile
 from ortrain.training.session import TrainingSession
 
-MATMUL_OPERATORS = ("MatMul", "Gemm", "FusedMatMul", "StridedMatMul", "Dense", "Attention", "AttentionGrad", "LSTMTraining", "LSTMGrad", "GemmUpdate",
-                    "ChannelsLastConv", "ChannelsLastConvGrad")
+PRODUCTS = frozenset({
+    "MatMul", "Gemm", "FusedMatMul", "StridedMatMul", "Dense", "DequantizedDense", "GemmUpdate", "LinearCrossEntropy", "Attention", "AttentionGrad",
+    "PackedAttention", "PackedAttentionGrad", "LSTM", "LSTMTraining", "LSTMGrad", "GRU", "GRUTraining", "GRUGrad", "RNN", "RNNGrad", "ChannelsLastConv",
+    "ChannelsLastConvGrad", "ChannelsLastConvInputGrad", "PlanesConv", "PlanesConvGrad",
+})
 """Operators that consist of matrix multiplications. Convolutions count the operations of the direct algorithm."""
 UPDATE_OPERATORS = (OPTIMIZER, "AdamWUpdate", "GemmUpdate")
 """The optimizer, and operators that apply deferred gradients."""
@@ -62,9 +65,9 @@ class Machine:
 
     def lower_bounds(self, steps: list[StepProfile]) -> tuple[float, float, float]:
         """Return the lower bounds of matrix multiplications, of updates and of all other operators, in seconds."""
-        matmul = sum(step.operations or 0 for step in steps if step.operator in MATMUL_OPERATORS) / self.rate
+        matmul = sum(step.operations or 0 for step in steps if step.operator in PRODUCTS) / self.rate
         update = sum(step.bytes for step in steps if step.operator in UPDATE_OPERATORS) / self.bandwidth
-        return matmul, update, sum(step.bytes for step in steps if step.operator not in (*MATMUL_OPERATORS, *UPDATE_OPERATORS)) / self.bandwidth
+        return matmul, update, sum(step.bytes for step in steps if step.operator not in (*PRODUCTS, *UPDATE_OPERATORS)) / self.bandwidth
 
 
 def best_time(work: Callable[[], object]) -> float:

@@ -11,8 +11,8 @@ import numpy as np
 
 from benchmarks.accuracy.data import Split
 from benchmarks.accuracy.tasks import Forward, Task
+from benchmarks.floor import PRODUCTS
 from benchmarks.measure import BFLOAT16, FLOAT32
-from benchmarks.networks.floor import PRODUCTS
 from ortrain import SessionOptions, Trainer, TrainingSession
 from ortrain.plan.emission import OF_A_NODE
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import measure
-from benchmarks.floor import MATMUL_OPERATORS, Machine, best_time
+from benchmarks.floor import PRODUCTS, Machine, best_time
 from ortrain._core.program import Program
 from ortrain.ir import TensorType
 from ortrain.ops.registry.cost_model import memory_traffic
@@ -27,7 +27,6 @@ from ortrain.runtime.options import SessionOptions
 from ortrain.runtime.profiling import OPTIMIZER, Profile
 from ortrain.training.session import TrainingSession
 
-PRODUCTS = frozenset({*MATMUL_OPERATORS, "Conv", "ConvGrad", "ConvTranspose", "ConvTransposeGrad", "GRUTraining", "GRUGrad", "RNNTraining", "RNNGrad"})
 UPDATES = frozenset({"AdamWUpdate", "GemmUpdate", "InPlaceAccumulatorV2"})
 COPY_KERNELS = frozenset({"strided_copy", "copy", "concat", "split", "gather", "check_range", "accumulate"})
 """Kernels that only move data, and the check of labels and indices. Gather is not unavoidable either: a product could read its rows."""
