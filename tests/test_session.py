@@ -219,6 +219,23 @@ def test_a_constant_index_out_of_range_is_refused_before_anything_runs():
         session.train_step(np.ones((2, 3), np.float32))
 
 
+def test_an_index_that_a_kernel_refuses_is_named_and_leaves_gradients_as_they_were():
+    nodes = [helper.make_node("Mul", ["x", "w"], ["scaled"]), helper.make_node("GatherElements", ["scaled", "index"], ["picked"], axis=1),
+             helper.make_node("ReduceSum", ["picked"], ["loss"], keepdims=0)]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, ["n", 3]), helper.make_tensor_value_info("index", 7, ["n", 2])],
+                              [helper.make_tensor_value_info("loss", 1, [])], [numpy_helper.from_array(np.ones(3, np.float32), "w")])
+    model, x = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), np.float32([[1, 2, 3], [4, 5, 6]])
+    with ortrain.TrainingSession.from_model(model, optimizer=OptimType.SGD) as session:
+        session.train_step(x, np.array([[0, 1], [-1, -1]]))
+        assert "check_range" not in [step.call.kernel for step in session._train_runner.last.plan.steps]
+        for _ in range(2):                              # the first is rejected on the fast path
+            with pytest.raises(errors.IndexRangeError, match=r"'index' in \[-3, 3\), got 7 .*GatherElements"):
+                session.train_step(x, np.array([[0, 1], [2, 7]]))
+        assert session.gradients_valid
+        np.testing.assert_array_equal(session.state.gradients["w"], [1, 2, 12])
+        session.optimizer_step()
+
+
 def test_a_computed_index_out_of_range_is_refused_before_gradients_are_written():
     nodes = [helper.make_node("Cast", ["tokens"], ["index"], to=7), helper.make_node("Gather", ["w", "index"], ["picked"]),
              helper.make_node("ReduceMean", ["picked"], ["loss"], keepdims=0)]

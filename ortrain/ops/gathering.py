@@ -108,8 +108,8 @@ def gather_grad(c: InferenceContext) -> list[TensorType]:
 
 
 def pack_elements(dims: tuple[int, ...], indices: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """Pack (rank, axis, size of data along the axis, index dims, data strides) for the kernels with one index per element."""
-    return (len(dims), axis, dims[axis], *indices, *contiguous_strides(dims))
+    """Pack (rank, axis, size of data along the axis, index dims, data strides, whether to check indices) for the kernels with one index per element."""
+    return (len(dims), axis, dims[axis], *indices, *contiguous_strides(dims), 0)
 
 
 def check_element_indices(c: InferenceContext, dims: Shape, indices: Shape) -> int:
@@ -130,7 +130,7 @@ def lower_elements(kernel: str, indices: int) -> Any:
     def lower(c: LoweringContext) -> KernelCall:
         dims = c.dims(0) if kernel == "gather_elements" else c.output_dims(0)
         axis = check_element_indices(c, dims, c.dims(indices))
-        return KernelCall(kernel, pack_elements(dims, c.dims(indices), axis), guards=(Guard(indices, -dims[axis], dims[axis]),))
+        return KernelCall(kernel, pack_elements(dims, c.dims(indices), axis), guards=(Guard(indices, -dims[axis], dims[axis]),), checks_indices=True)
 
     return lower
 

@@ -25,21 +25,22 @@ def reduction_of(c: InferenceContext | NodeBuilder) -> str:
     return name
 
 
-def scatter_call(kernel: str, c: LoweringContext, ints: tuple[int, ...], short: tuple[int, ...], scratch: int, guards: tuple[Guard, ...]) -> KernelCall:
+def scatter_call(kernel: str, c: LoweringContext, ints: tuple[int, ...], short: tuple[int, ...], scratch: int, guards: tuple[Guard, ...],
+                 checks_indices: bool = False) -> KernelCall:
     """Return the kernel call for the node's reduction.
 
-    ints: attributes for none and add. short: attributes for mul, max and min."""
+    ints: attributes for none and add. short: attributes for mul, max and min. checks_indices: as in KernelCall."""
     reduction = reduction_of(c)
     if reduction in REDUCTIONS:
-        return KernelCall(f"{kernel}_reduce", (REDUCTIONS[reduction], *short), scratch=scratch, in_place={0: 0}, guards=guards)
-    return KernelCall(f"{kernel}_add" if reduction == "add" else kernel, ints, scratch=scratch, in_place={0: 0}, guards=guards)
+        return KernelCall(f"{kernel}_reduce", (REDUCTIONS[reduction], *short), scratch=scratch, in_place={0: 0}, guards=guards, checks_indices=checks_indices)
+    return KernelCall(f"{kernel}_add" if reduction == "add" else kernel, ints, scratch=scratch, in_place={0: 0}, guards=guards, checks_indices=checks_indices)
 
 
 def lower_elements(c: LoweringContext) -> KernelCall:
     dims = c.dims(0)
     axis = check_element_indices(c, dims, c.dims(1))
     ints = pack_elements(dims, c.dims(1), axis)
-    return scatter_call("scatter_elements", c, ints, ints, 0, (Guard(1, -dims[axis], dims[axis]),))
+    return scatter_call("scatter_elements", c, ints, ints, 0, (Guard(1, -dims[axis], dims[axis]),), checks_indices=True)
 
 
 def lower_tuples(c: LoweringContext) -> KernelCall:

@@ -428,6 +428,10 @@ class Planner:
             self._narrow_activations()
         if self.handle.elementwise_fusion:
             self._fuse_elementwise()
+        if any(step.call.checks_indices for step in self.deferred.train_step):
+            from ortrain.plan.kernel_guards import check_in_kernels
+
+            self.deferred.train_step = check_in_kernels(self.deferred.train_step, self.lifetimes, self._has_lasting_effect, self._is_accumulation_step)
 
     def _fuse_elementwise(self) -> None:
         """Fuse elementwise steps of the train step.
@@ -439,6 +443,10 @@ class Planner:
 
     def _writes_outside(self, step: Step) -> bool:
         return step.guard is None and (self._has_effect(step.node) or step.node.op_type in WRITTEN or step.node.op_type == COMMIT)
+
+    def _has_lasting_effect(self, step: Step) -> bool:
+        """Return whether a step does what outlives a run that is refused after it, such as drawing random numbers."""
+        return step.guard is None and (self._is_pinned(step) or self._writes_outside(step))
 
     def _defer_gradients(self, order: list[Step]) -> DeferredGradients:
         order = self._update_early(order)

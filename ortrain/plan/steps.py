@@ -23,7 +23,8 @@ NARROW = "::narrow"
 class Step:
     """One kernel call: the node it was lowered from, the call, and its operands.
 
-    guard: set for a step that checks user data instead of running the node. address: of the kernel function."""
+    guard: set for a step that checks user data instead of running the node. address: of the kernel function. checks: the step of a
+    guard that the kernel runs itself."""
 
     node: Node
     call: KernelCall
@@ -35,6 +36,7 @@ class Step:
     """The body that a Loop or Scan runs; None for other steps."""
     parts: tuple[Step, ...] = ()
     """The steps that a fused step computes (ortrain.plan.elementwise_fusion); none for other steps."""
+    checks: Step | None = None
 
     def operations(self, types: Mapping[str, TensorType]) -> int | None:
         """Return the floating-point operations of one run; None if unknown, and for guards. types: the types of all
@@ -74,7 +76,7 @@ class Plan:
             guard = step.guard and replace(step.guard, low=evaluate(step.guard.low), high=evaluate(step.guard.high))
             call = replace(step.call, ints=evaluate(step.call.ints), scratch=evaluate(step.call.scratch))
             attributes = {name: evaluate(value) for name, value in step.node.attributes.items()}
-            return replace(step, node=replace(step.node, attributes=attributes), call=call, guard=guard)
+            return replace(step, node=replace(step.node, attributes=attributes), call=call, guard=guard, checks=step.checks and step_of(step.checks))
 
         types = {name: replace(kind, shape=evaluate(kind.shape)) for name, kind in self.types.items()}
         return Plan([step_of(step) for step in self.steps], types, self.arena_bytes, self.outputs)

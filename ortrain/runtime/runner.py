@@ -332,6 +332,7 @@ class Runner:
             cause = program.python_error()
             return OperatorFailedError(f"expected {step.node.domain}::{step.node.op_type} to run, got {type(cause).__name__}: {cause} "
                                         f"(node {step.node.name!r}, {self.where})")
+        step = step.checks or step
         guard = step.guard
         name = step.inputs[0]
         found = ""

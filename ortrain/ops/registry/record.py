@@ -161,6 +161,8 @@ class KernelCall:
     """For the kernel "python": called with one array per input (None where absent), returns one array per output (None where unused)."""
     is_broadcast: bool = False
     """Whether the kernel reads its inputs with broadcasting, and `ints` are those of pack_broadcast for output 0 and all inputs."""
+    checks_indices: bool = False
+    """Whether the kernel itself checks what `guards` say, each index before it is used, where the last of `ints` is 1 instead of 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,14 +103,14 @@ static int scatter_product_grad(Scatter s)
 #define PRODUCT_LOOP(I, T, STATEMENT)                                                                                                             \
     { const I *index = (const I *)e->indices->data + first;                                                                                       \
       for (int64_t k = 0; k < n; k++) {                                                                                                           \
-          int64_t i = e->reversed ? n - 1 - k : k, v = index[i];                                                                                  \
-          T *d = data + (v < 0 ? v + size : v) * stride + i * step; STATEMENT; *d *= third[i]; } }
+          int64_t i = e->reversed ? n - 1 - k : k, v = index[i]; T *d = data + (v < 0 ? v + size : v) * stride + i * step; STATEMENT; *d *= third[i]; } }
 #define PRODUCT_RUN(NAME, T, STATEMENT)                                                                                      \
-static void NAME(const Elements *e, int64_t at, int64_t first, int64_t n, int64_t step)                                      \
+static int NAME(const Elements *e, int64_t at, int64_t first, int64_t n, int64_t step)                                       \
 {                                                                                                                            \
     T *data = (T *)e->data + at, *other = (T *)e->other + first; const T *third = (const T *)e->third + first;               \
     const int64_t size = e->size, stride = e->strides[e->axis];                                                              \
     if (e->indices->dtype == DTYPE_INT32) PRODUCT_LOOP(int32_t, T, STATEMENT) else PRODUCT_LOOP(int64_t, T, STATEMENT)       \
+    return 1;                                                                                                                \
 }
 PRODUCT_RUN(before_product_float, float, other[i] = *d) PRODUCT_RUN(before_product_double, double, other[i] = *d)
 PRODUCT_RUN(after_product_float, float, other[i] *= *d) PRODUCT_RUN(after_product_double, double, other[i] *= *d)
