@@ -12,12 +12,13 @@ from itertools import permutations
 from math import prod
 
 from ortrain.ir import Node
-from ortrain.ops.recurrent import DY_PERM, LAYERS, UNCHANGED, Y_PERM
+from ortrain.ops.recurrent import DY_PERM, UNCHANGED, Y_PERM
 from ortrain.ops.registry.node_builder import GraphBuilder
+from ortrain.ops.registry.record import DOMAINS, canonical_domain
 from ortrain.plan.element_order import Factor, is_move, order_after, same_order, static_sizes, transposed_order
 from ortrain.plan.epilogue_fusion.rewriter import InsertingRewriter
+from ortrain.plan.operator_kinds import RECURRENT_LAYERS
 
-FORWARD = frozenset(LAYERS) | {f"{name}Training" for name in LAYERS}
 GRADIENT_INPUTS = {"LSTMGrad": (6, 9), "GRUGrad": (6, 8), "RNNGrad": (5, 6)}
 """Gradient operator -> the indices of y and of its gradient among the inputs."""
 PERMS = tuple((*axes, UNCHANGED[-1]) for axes in permutations(UNCHANGED[:-1]) if axes != UNCHANGED[:-1])
@@ -35,10 +36,10 @@ class RecurrentLayouts(InsertingRewriter):
     def run(self) -> list[Node]:
         """Return the nodes after the pass."""
         for index, node in enumerate(self.nodes):
-            if node.op_type in FORWARD and node.outputs[0]:
+            if node.op_type in RECURRENT_LAYERS and canonical_domain(node.domain) in DOMAINS and node.outputs[0]:
                 self._write_permuted(index, node)
         for index, node in enumerate(self.nodes):
-            if node.op_type in GRADIENT_INPUTS:
+            if self._is_gradient(node):
                 self._read_permuted(index, *GRADIENT_INPUTS[node.op_type])
         return self.remaining()
 
@@ -105,10 +106,13 @@ class RecurrentLayouts(InsertingRewriter):
 
     # ---- nodes
 
+    def _is_gradient(self, node: Node) -> bool:
+        return node.op_type in GRADIENT_INPUTS and canonical_domain(node.domain) in DOMAINS
+
     def _reads_as_y(self, index: int, name: str) -> bool:
         """Return whether a node is a gradient operator that reads a value as the y of its layer only."""
         node = self.nodes[index] if index >= 0 else None
-        return node is not None and node.op_type in GRADIENT_INPUTS and [at for at, read in enumerate(node.inputs) if read == name] == [
+        return node is not None and self._is_gradient(node) and [at for at, read in enumerate(node.inputs) if read == name] == [
             GRADIENT_INPUTS[node.op_type][0]]
 
     def _read_from(self, index: int, position: int, name: str, attribute: str, perm: tuple[int, ...]) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ortrain import TrainingSession
+from ortrain import InferenceSession, TrainingSession, register_operator
 from ortrain.artifacts import LossType, OptimType
 from ortrain.plan import recurrent_layouts, transposed_gathers
 
@@ -107,3 +107,23 @@ def test_layers_write_transposed_results_with_the_same_gradients(op_type, name, 
     for found, wanted in zip(gradients, expected, strict=True):
         for weight, gradient in found.items():
             np.testing.assert_allclose(gradient, wanted[weight], rtol=1e-9, atol=1e-13)
+
+
+def test_an_operator_of_the_same_name_in_a_domain_of_its_own_is_left_alone():
+    received = []
+
+    def doubled(x, **attributes):
+        received.append(attributes)
+        return 2 * x
+
+    register_operator("my.company", "LSTM", doubled, infer=lambda kinds, **_: kinds)
+    nodes = [helper.make_node("LSTM", ["x"], ["y"], domain="my.company"), node("Transpose", ["y"], "z", perm=[2, 0, 1, 3]),
+             node("Squeeze", ["x", "one"], "steps"), node("RNN", ["steps", "w", "w"], "states", hidden_size=4)]
+    constants = [numpy_helper.from_array(np.array([1]), "one"), numpy_helper.from_array(np.ones((1, 4, 4), np.float32), "w")]
+    shapes = {"x": [2, 1, 3, 4], "z": [3, 2, 1, 4], "states": [2, 1, 3, 4]}
+    kinds = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    model = helper.make_model(helper.make_graph(nodes, "g", kinds[:1], kinds[1:], constants), ir_version=8,
+                              opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("my.company", 1)])
+    x = np.arange(24, dtype=np.float32).reshape(2, 1, 3, 4)
+    np.testing.assert_array_equal(InferenceSession(model).run(None, {"x": x})[0], 2 * x.transpose(2, 0, 1, 3))
+    assert received and not any(received)
