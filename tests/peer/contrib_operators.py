@@ -30,6 +30,11 @@ def model_of(sample: Sample, arrays) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)], ir_version=8)
 
 
+def only_standard_attributes(sample: Sample) -> bool:
+    """Whether ONNX knows every attribute. Plans of ortrain add some of their own."""
+    return sample.attributes.keys() <= onnx.defs.get_schema(sample.op_type, sample.opset).attributes.keys()
+
+
 def all_samples():
     for family in (transformer, quantized):
         for number, sample in enumerate(family.SAMPLES):
@@ -38,11 +43,13 @@ def all_samples():
             if sample.domain == MICROSOFT or sample.op_type.startswith("Simplified"):
                 yield pytest.param(sample, id=f"{sample.op_type}-{number}-{sample.label}")
     for number, sample in enumerate(recurrent.SAMPLES):
-        if sample.op_type in ("LSTM", "GRU", "RNN") and "layout" not in sample.attributes and sample.label not in OTHER_DEFAULTS:
+        if sample.op_type not in ("LSTM", "GRU", "RNN") or "layout" in sample.attributes or sample.label in OTHER_DEFAULTS:
+            continue
+        if only_standard_attributes(sample):
             yield pytest.param(sample, id=f"{sample.op_type}-{number}-{sample.label}")
 
 
-@pytest.mark.parametrize("sample", all_samples())
+@pytest.mark.parametrize("sample", list(all_samples()))
 def test_an_operator_computes_what_onnxruntime_computes(sample):
     arrays = cast(sample, "float32")
     options = onnxruntime.SessionOptions()
