@@ -23,17 +23,17 @@ def prepare(name: str, folder: Path) -> dict[str, Any]:
     import numpy as np
     import onnx
 
-    from benchmarks.networks import NETWORKS
+    from benchmarks.networks import ALL
     from benchmarks.workloads import WORKLOADS
     from ortrain.artifacts import LossType, OptimType, generate_artifacts
     from ortrain.errors import MissingGradientError, MissingKernelError
 
     folder.mkdir(parents=True, exist_ok=True)
     meta: dict[str, Any] = {"loss": measure.CROSS_ENTROPY}
-    if name in NETWORKS:
-        made = NETWORKS[name].make(name)
-        model, trained, frozen, batches = made.model, made.trained, made.frozen, NETWORKS[name].batches(made)
-        meta = {"loss": NETWORKS[name].loss, "sizes": dict(NETWORKS[name].sizes)}
+    if name in ALL:
+        made = ALL[name].make(name)
+        model, trained, frozen, batches = made.model, made.trained, made.frozen, ALL[name].batches(made)
+        meta = {"loss": ALL[name].loss, "sizes": dict(ALL[name].sizes)}
         np.savez(folder / measure.WEIGHTS, **made.torch_state)
     else:
         (model, trained, frozen), batches = WORKLOADS[name].make(name), WORKLOADS[name].batches()

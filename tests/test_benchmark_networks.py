@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import measure, one
 from benchmarks.floor import PRODUCTS
-from benchmarks.networks import NETWORKS, floor, instruction_sets, run
+from benchmarks.networks import ALL, HELD_OUT, NETWORKS, floor, instruction_sets, run
 from benchmarks.networks.builder import NetworkBuilder
 from benchmarks.networks.tables import instruction_sets_table, networks_table
 from ortrain import SessionOptions, TrainingSession
@@ -22,34 +22,35 @@ from ortrain.ops.registry.operator_modules import OPERATOR_MODULES
 from ortrain.ops.registry.record import record_of
 
 ROOT = Path(__file__).resolve().parents[1]
-each_network = pytest.mark.parametrize("name", NETWORKS)
+each_network = pytest.mark.parametrize("name", ALL)
 
 
 def tiny_session(name):
     """Return (session of the network with tiny sizes, a batch)."""
-    network, made = NETWORKS[name], NETWORKS[name].make(name, tiny=True)
+    network, made = ALL[name], ALL[name].make(name, tiny=True)
     loss = LossType.MSELoss if network.loss == measure.MEAN_SQUARED_ERROR else LossType.CrossEntropyLoss
     session = TrainingSession.from_model(made.model, loss=loss, optimizer=OptimType.AdamW, requires_grad=made.trained, frozen_params=made.frozen,
                                          learning_rate=1e-3, options=SessionOptions(intra_op_num_threads=1))
     return session, network.batches(made, 1)[0]
 
 
-def test_there_are_networks_of_twenty_four_kinds():
-    assert len(NETWORKS) == len({network.kind for network in NETWORKS.values()}) == 24
+def test_there_are_networks_of_twenty_four_kinds_and_ten_of_others():
+    assert (len(NETWORKS), len(HELD_OUT)) == (24, 10)
+    assert len({network.kind for network in ALL.values()}) == 34
 
 
 @each_network
 def test_shapes_of_a_network_are_known_and_its_names_are_those_of_torch(name):
-    made = NETWORKS[name].make(name)
+    made = ALL[name].make(name)
     onnx.checker.check_model(made.model, full_check=True)
     assert made.output_shape and all(size > 0 for size in made.output_shape)
     assert made.trained and len(set(made.trained)) == len(made.trained)
     size = sum(made.torch_state[key].size for key in made.torch_state)
     stored = {weight.name: math.prod(weight.dims) for weight in made.model.graph.initializer}
     assert size == sum(stored[key] for key in (*made.trained, *made.frozen))
-    batch, answers = NETWORKS[name].batches(made, 1)[0]
+    batch, answers = ALL[name].batches(made, 1)[0]
     assert batch.shape == made.input_shape
-    assert answers.shape == (made.output_shape if NETWORKS[name].loss == measure.MEAN_SQUARED_ERROR else (made.output_shape[0], *made.output_shape[2:]))
+    assert answers.shape == (made.output_shape if ALL[name].loss == measure.MEAN_SQUARED_ERROR else (made.output_shape[0], *made.output_shape[2:]))
 
 
 @each_network
@@ -69,7 +70,7 @@ def test_torch_has_a_module_of_every_network():
     tree = ast.parse((ROOT / "benchmarks" / "peers" / "networks" / "__init__.py").read_text(encoding="utf-8"))
     modules = next(node.value for node in tree.body if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "MODULES")
     assert isinstance(modules, ast.Dict)
-    assert [ast.literal_eval(key) for key in modules.keys if key is not None] == list(NETWORKS)
+    assert [ast.literal_eval(key) for key in modules.keys if key is not None] == list(ALL)
 
 
 @pytest.mark.parametrize(("op_type", "order"), [("LSTM", (0, 3, 1, 2)), ("GRU", (1, 0, 2))])
@@ -86,7 +87,7 @@ def test_gates_of_recurrent_layers_follow_the_order_of_onnx(op_type, order):
 
 
 def test_a_network_is_prepared_with_its_loss_and_the_weights_of_the_torch_module(tmp_path, monkeypatch):
-    monkeypatch.setitem(NETWORKS, "flow", replace(NETWORKS["flow"], sizes=NETWORKS["flow"].tiny))
+    monkeypatch.setitem(ALL, "flow", replace(NETWORKS["flow"], sizes=NETWORKS["flow"].tiny))
     assert one.prepare("flow", tmp_path) == {"status": "ok"}
     meta = measure.load_meta(tmp_path)
     assert meta["loss"] == measure.MEAN_SQUARED_ERROR and meta["sizes"] == NETWORKS["flow"].tiny
@@ -113,7 +114,7 @@ def test_the_lower_bound_counts_products_updates_and_memory(name):
 
 def test_the_lower_bound_counts_a_program_once_that_the_optimizer_step_goes_on_with(monkeypatch):
     sizes = {**NETWORKS["llama"].sizes, "layers": 1}                 # large enough for gradients to be deferred
-    monkeypatch.setitem(NETWORKS, "llama", replace(NETWORKS["llama"], tiny=sizes))
+    monkeypatch.setitem(ALL, "llama", replace(NETWORKS["llama"], tiny=sizes))
     session, (x, labels) = tiny_session("llama")
     with session:
         found = floor.measure_floor(session, [(x, labels)], 0.0)

@@ -1,6 +1,6 @@
-"""Twenty-four networks beside their peers and beside a lower bound of their steps.
+"""Twenty-four networks, or ten others that nobody tuned, beside their peers and beside a lower bound of their steps.
 
-    python -m benchmarks networks [--only vit ...] [--runtimes ortrain torch-eager ...] [--threads 1 2] [--rounds 3] [--seconds 3] [--record NAME]
+    python -m benchmarks networks [--only vit ... | --held-out] [--runtimes ortrain torch-eager ...] [--threads 1 2] [--rounds 3] [--seconds 3] [--record NAME]
 
 Every runtime trains the same network, ONNX graph or torch module, from the same weights on the same batches, in fresh processes that take turns;
 times are medians. The first losses of all runtimes must agree. A network meets its target if its step takes at most 0.67 of the best peer's, or its fastest
@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import documents, run
 from benchmarks.measure import BFLOAT16, FLOAT32
-from benchmarks.networks import NETWORKS
+from benchmarks.networks import ALL, HELD_OUT, NETWORKS
 from benchmarks.networks.floor import lower_bound_ms
 from benchmarks.peers.environments import OURS, OURS_IN_FLOAT32, OWN, RESTRICTIONS, RUNTIMES, Runtime
 from benchmarks.tables import format_number
@@ -106,7 +106,9 @@ def record(path: Path, machine: dict[str, Any], rounds: int, found: dict[str, An
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks networks", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=NETWORKS, default=list(NETWORKS), metavar="NAME", help=", ".join(NETWORKS))
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--only", nargs="+", choices=ALL, default=list(NETWORKS), metavar="NAME", help=", ".join(ALL))
+    chosen.add_argument("--held-out", dest="only", action="store_const", const=list(HELD_OUT), help=f"the last {len(HELD_OUT)} of these")
     parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, metavar="NAME", help=", ".join((OURS, *PEERS)))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.peer import environment as onnxruntime_training
 
 CONVOLUTIONAL = ("cnn", "resnet", "mobilenet", "squeeze-excitation", "densenet", "inception", "convnext", "resnext", "shufflenet", "spectrogram", "unet",
-                 "feature-pyramid", "single-shot-detector", "autoencoder", "siamese")
+                 "feature-pyramid", "single-shot-detector", "autoencoder", "siamese", "efficientnet", "super-resolution", "generator", "diffusion")
 TRANSFORMERS = ("bert-mini", "gpt-mini")
 
 

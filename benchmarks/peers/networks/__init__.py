@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.peers.networks import dense_prediction, images, others, sequences, transformers
+from benchmarks.peers.networks import dense_prediction, held_out, images, others, sequences, transformers
 
 MODULES: dict[str, type[nn.Module]] = {
     "vit": transformers.VisionTransformer, "swin": transformers.Swin, "squeeze-excitation": images.SqueezeExcitation, "densenet": images.DenseNet,
@@ -18,6 +18,9 @@ MODULES: dict[str, type[nn.Module]] = {
     "dilated-audio": sequences.DilatedAudio, "bilstm-attention": sequences.BiLstmAttention, "gru-seq2seq": sequences.GruSeq2Seq,
     "llama": transformers.Llama, "mixer": transformers.Mixer, "tabular": others.Tabular, "siamese": others.Siamese,
     "graph-network": others.GraphNetwork, "flow": others.Flow, "physics-informed": others.PhysicsInformed,
+    "efficientnet": held_out.EfficientNet, "encoder-decoder": held_out.EncoderDecoder, "factorization-machine": held_out.FactorizationMachine,
+    "super-resolution": held_out.SuperResolution, "conformer": held_out.Conformer, "pointnet": held_out.PointNet, "video": held_out.Video,
+    "generator": held_out.Generator, "radiance-field": held_out.RadianceField, "diffusion": held_out.Diffusion,
 }
 
 
