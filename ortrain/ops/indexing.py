@@ -1,4 +1,4 @@
-"""Concat, Split, Slice and their gradients. Gather operators are in gathering.py, scatter operators in scattering.py."""
+"""Concat, Split, Slice and their gradients, and concatenated slices. Gather operators are in gathering.py, scatter operators in scattering.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.padding import pack_pads
 from ortrain.ops.registry.node_builder import GradientBuilder
-from ortrain.ops.registry.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, normalize_axes, normalize_axis, operator
+from ortrain.ops.registry.record import (
+    MICROSOFT,
+    ORTRAIN,
+    Alias,
+    InferenceContext,
+    KernelCall,
+    LoweringContext,
+    normalize_axes,
+    normalize_axis,
+    operator,
+)
 from ortrain.ops.shape import Gradients, constant_dims, first_input_gradient, shape_value
 from ortrain.ops.shared.broadcasting import contiguous_strides
 from ortrain.ops.shared.strides import is_full_copy, pack_strided_copy, symbolic_shape
@@ -33,7 +43,12 @@ def concat_axis(c: InferenceContext) -> int:
 
 def concat_shape(c: InferenceContext) -> Shape:
     """Return the shape of the concatenated inputs. Raises if ranks, dtypes or the sizes along other axes differ."""
-    axis, shapes = concat_axis(c), [c.shape(i) for i in range(len(c.node.inputs))]
+    return joined_shape(c, [c.shape(i) for i in range(len(c.node.inputs))])
+
+
+def joined_shape(c: InferenceContext, shapes: Sequence[Shape]) -> Shape:
+    """Return the shape of a concatenation of values of the given shapes, which have the dtypes of the inputs; raises as concat_shape."""
+    axis = concat_axis(c)
     if any(len(s) != len(shapes[0]) for s in shapes) or any(c.dtype(i) != c.dtype(0) for i in range(len(shapes))):
         raise c.error(f"expected inputs of one rank and dtype, got {[(c.dtype(i), list(s)) for i, s in enumerate(shapes)]}")
     out: list[Dim] = []
@@ -214,6 +229,35 @@ def lower_slice(c: LoweringContext) -> KernelCall | Alias:
     sizes, strides, offset = slice_region(c, c.dims(0), slice_bounds(c, 1, len(c.dims(0))))
     ints = pack_strided_copy(sizes, contiguous_strides(sizes), strides, 0, offset)
     return Alias(0) if is_full_copy(ints) and c.dims(0) == tuple(sizes) else KernelCall("strided_copy", ints)
+
+
+def input_bounds(c: InferenceContext) -> list[Bounds]:
+    """Return the bounds of the slices that ConcatSlices takes of each of its inputs."""
+    flat, count = tuple(c.attribute("bounds", ())), len(c.node.inputs)
+    found: list[Bounds] = [[] for _ in range(count)]
+    for group in (flat[i : i + 5] for i in range(0, len(flat), 5)):
+        if len(group) < 5 or not 0 <= group[0] < count or not 0 <= group[1] < len(c.shape(group[0])) or group[4] == 0:
+            raise c.error(f"expected bounds (input, axis, start, end, step) of {count} inputs and their axes, with steps that are not 0, got {flat}")
+        index, *bound = group
+        found[index].append((bound[0], bound[1], bound[2], bound[3]))
+    return found
+
+
+def lower_concat_slices(c: LoweringContext) -> KernelCall:
+    axis, strides, at = concat_axis(c), contiguous_strides(c.output_dims(0)), 0
+    copies: tuple[int, ...] = ()
+    for index, bounds in enumerate(input_bounds(c)):
+        sizes, steps, offset = slice_region(c, c.dims(index), bounds)
+        copies += pack_strided_copy(sizes, strides, steps, at * strides[axis], offset)
+        at += sizes[axis]
+    return KernelCall("concat_slices", (len(c.node.inputs), *copies))
+
+
+@operator("ConcatSlices", domain=ORTRAIN, lower=lower_concat_slices, differentiable=False)
+def concat_slices(c: InferenceContext) -> list[TensorType]:
+    """y = slices of the inputs, or whole inputs, concatenated along `axis`; attribute bounds: (input, axis, start, end, step) of each axis that is sliced"""
+    bounds = input_bounds(c)
+    return [TensorType(c.dtype(0), joined_shape(c, [sliced_shape(c, c.shape(i), each) for i, each in enumerate(bounds)]))]
 
 
 def slice_gradient(g: GradientBuilder) -> Gradients:

@@ -10,6 +10,8 @@ from ortrain.ops.registry.record import DOMAINS, ORTRAIN, canonical_domain
 CONVOLUTIONS = frozenset({"Conv", "ConvGrad", "ConvInputGrad"})
 COPIES = frozenset({"Transpose", "Split", "Slice", "Gather"})
 """Operators that move elements, and whose result can be a view that a product reads."""
+PARTITIONS = frozenset({"Slice", "Split", "SplitTraining"})
+"""Operators that take parts of a value."""
 RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 """Operators that keep the order of elements."""
 RECURRENT_LAYERS = frozenset({"LSTM", "GRU", "RNN", "LSTMTraining", "GRUTraining"})

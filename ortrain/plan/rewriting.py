@@ -15,7 +15,7 @@ from ortrain.plan.epilogue_fusion.dense import fuse_dense
 from ortrain.plan.epilogue_fusion.optimizer_update import fuse_updates
 from ortrain.plan.epilogue_fusion.products import PRODUCTS, fuse_products
 from ortrain.plan.joined_gradients import join_gradients
-from ortrain.plan.operator_kinds import CONVOLUTIONS, COPIES, LOSSES, RECURRENT_LAYERS, has_any
+from ortrain.plan.operator_kinds import CONVOLUTIONS, COPIES, LOSSES, PARTITIONS, RECURRENT_LAYERS, has_any
 from ortrain.plan.simplification import simplify
 
 MIN_SCORES = 1 << 20
@@ -63,6 +63,10 @@ def rewrite(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]
         from ortrain.plan.strided_products import read_views_in_products
 
         found = read_views_in_products(found, builder, kept)
+    if has_any(("Concat",), found) and has_any(PARTITIONS, found):
+        from ortrain.plan.concatenated_slices import read_slices_in_place
+
+        found = read_slices_in_place(found, builder.inference, kept)
     return fuse_updates(found, builder.inference, kept)
 
 

@@ -39,7 +39,7 @@ TEXT = _names("""
     padding_mode product reduction round_mode update value_string
 """)
 INTEGERS = _names("""
-    a_axes a_lengths a_starts axes b_axes b_lengths b_starts consumed_inputs dilations directions dy_perm ends heads_first kernel_shape output_padding
+    a_axes a_lengths a_starts axes b_axes b_lengths b_starts bounds consumed_inputs dilations directions dy_perm ends heads_first kernel_shape output_padding
     output_shape paddings pads perm pooled_shape qkv_hidden_sizes scan_input_axes scan_input_directions scan_output_axes scan_output_directions shape split
     starts strides value_ints y_perm
 """)

@@ -95,7 +95,7 @@ OPERATOR_MODULES = {
         "ortrain::GhostNorm",
     ),
     "indexing": (
-        "Concat", "Slice", "Split", "com.microsoft::ConcatTraining", "com.microsoft::SliceGrad", "com.microsoft::SplitTraining",
+        "Concat", "Slice", "Split", "com.microsoft::ConcatTraining", "com.microsoft::SliceGrad", "com.microsoft::SplitTraining", "ortrain::ConcatSlices",
     ),
     "integer": (
         "ConvInteger", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul", "ortrain::DynamicProduct",

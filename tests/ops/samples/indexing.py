@@ -17,6 +17,18 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
+def concatenated_slices(label, arrays, axis, *cuts):
+    """Return a sample of ConcatSlices of arrays; cuts: (input, axis, start, end, step) of the axes that are sliced."""
+    def oracle(*values):
+        parts = list(values)
+        for index, cut_axis, start, end, step in cuts:
+            parts[index] = parts[index].take(range(*slice(start, end, step).indices(values[index].shape[cut_axis])), cut_axis)
+        return np.concatenate(parts, axis)
+
+    bounds = tuple(number for cut in cuts for number in cut)
+    return Sample("ConcatSlices", arrays, oracle, {"axis": axis, "bounds": bounds}, domain="ortrain", gradient=False, label=label)
+
+
 def take_gradient(shape, indices, dy, axis):
     """Return the gradient of numpy.take by its definition."""
     dx = np.zeros(tuple(shape), dy.dtype)
@@ -118,6 +130,13 @@ SAMPLES = [
     slice_gradient(np.s_[1:, :2], ints(1, 0), ints(END, 2)),
     slice_gradient(np.s_[2:1], ints(2), ints(1), ints(0)),
     slice_gradient(np.s_[..., ::-2], ints(-1), ints(-END), ints(-1), ints(-2)),
+    concatenated_slices("rolled rows", [X, X], 1, (0, 1, 1, END, 1), (1, 1, 0, 1, 1)),
+    concatenated_slices("rolled columns", [X, X], -1, (0, 2, -2, END, 1), (1, 2, 0, -2, 1)),
+    concatenated_slices("every second row and column", [TABLE, TABLE], 1, (0, 0, 0, END, 2), (0, 1, 1, END, 2), (1, 0, 1, END, 2), (1, 1, 0, END, 2)),
+    concatenated_slices("backwards, beside whole and empty ones", [X, Y, X], 1, (0, 1, -1, -END, -2), (2, 1, 3, 2, 1)),
+    concatenated_slices("rows of one element", [X[:, :, :1], X], 2, (1, 2, 4, 5, 1)),
+    concatenated_slices("integers", [ints(1, 2, 3), ints(4, 5, 6)], 0, (0, 0, 1, 2, 1), (1, 0, 0, END, 2)),
+    concatenated_slices("nothing", [X[:0], X[:0]], 1, (0, 1, 1, 3, 1)),
     *gathered(TABLE, TOKENS),
     *gathered(X, ints(-1, 0, 0, 2)),
     *gathered(X, np.array(1), 1),
@@ -154,6 +173,9 @@ REFUSALS = [
     Refusal("Concat", [X, Y], {"axis": 0}),
     Refusal("Concat", [X, Y]),
     Refusal("Concat", [X, ints(1, 2)], {"axis": 0}),
+    Refusal("ConcatSlices", [X, X], {"axis": 0, "bounds": (0, 1, 1, 2, 1)}, domain="ortrain"),
+    *(Refusal("ConcatSlices", [X, X], {"axis": 1, "bounds": bounds}, domain="ortrain", match="steps that are not 0")
+      for bounds in ((0, 1, 1, 2), (0, 1, 1, 2, 0), (2, 1, 1, 2, 1), (0, 3, 1, 2, 1), (-1, 1, 1, 2, 1))),
     Refusal("Split", [X, ints(1, 1)], {"axis": 1}, constants=[1]),
     Refusal("Slice", [X, ints(0, 0), ints(1)], constants=[1, 2]),
     Refusal("Slice", [X, ints(0), ints(1), ints(5)], constants=[1, 2, 3]),

@@ -25,6 +25,16 @@ cdef int strided_copy(const KernelArgs *a) noexcept nogil:
     return STATUS_OK
 
 
+cdef int concat_slices(const KernelArgs *a) noexcept nogil:
+    """Copy each input to its box of y, as strided_copy does; ints: number of inputs, then the ints of each copy. The boxes cover y."""
+    cdef const int64_t *ints = a.ints + 1
+    cdef int64_t k, size = element_size(a.outputs[0].dtype)
+    for k in range(a.ints[0]):
+        copy_strided(a.engine, a.outputs[0].data, a.inputs[k].data, size, ints)
+        ints += 3 + 3 * ints[0]
+    return STATUS_OK
+
+
 cdef int strided_place(const KernelArgs *a) noexcept nogil:
     """y = zeros, with x copied to a strided box as in strided_copy."""
     cdef int64_t size = element_size(a.inputs[0].dtype)
@@ -121,6 +131,7 @@ ALL = ("float32", "float64", "int32", "int64", "bool", "uint8", "int8")
 # name -> (address, dtypes of input 0)
 KERNELS = {
     "strided_copy": (<size_t>&strided_copy, ALL),
+    "concat_slices": (<size_t>&concat_slices, ALL),
     "strided_place": (<size_t>&strided_place, ALL),
     "pad": (<size_t>&pad, ALL),
     "place": (<size_t>&place, ALL),
