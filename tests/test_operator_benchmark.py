@@ -21,7 +21,7 @@ OTHER_KERNELS = {algorithm.kernel for algorithm in ALGORITHMS.values()} | {
     "accumulate", "clip_in_place", "exchange", "gemm_update", "gradient_noise", "linear_cross_entropy", "loss_and_gradient", "moving_average",
     "scale_in_place", "squared_norm",                                                                                  # of whole steps
     "ctc_loss", "softmax_focal_loss", "softmax_focal_loss_grad",                                                       # of losses that ONNX does not define
-    "concat_slices", "concat_training", "dequantized_gemm",                                           # of operators that fusion inserts
+    "concat_training", "dequantized_gemm", "strided_copies",                                           # of operators that fusion inserts
     "channels_last_max_pool", "channels_last_max_pool_grad", "channels_last_average_pool", "channels_last_average_pool_grad",
     "channels_last_norm_again",                                                                                        # of networks of convolutions
     "write_constant"}                                                                                                  # of constants

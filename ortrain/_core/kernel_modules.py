@@ -73,7 +73,7 @@ KERNEL_MODULES = {
         "arg_extreme", "top_k", "reverse_sequence",
     ),
     "shape": (
-        "strided_copy", "concat_slices", "strided_place", "pad", "place", "pad_grad", "write_constant", "fill_constant", "range_values",
+        "strided_copy", "strided_copies", "strided_place", "pad", "place", "pad_grad", "write_constant", "fill_constant", "range_values",
     ),
     "softmax": (
         "softmax", "log_softmax", "softmax_grad", "log_softmax_grad",

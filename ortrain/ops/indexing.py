@@ -1,4 +1,6 @@
-"""Concat, Split, Slice and their gradients, and concatenated slices. Gather operators are in gathering.py, scatter operators in scattering.py."""
+"""Concat, Split, Slice and their gradients, and slices that are concatenated or joined.
+
+Gather operators are in gathering.py, scatter operators in scattering.py."""
 
 from __future__ import annotations
 
@@ -28,6 +30,9 @@ from ortrain.ops.shared.strides import is_full_copy, pack_strided_copy, symbolic
 
 OPEN_END = (1 << 31) - 1
 """Smallest number that counts as an open end: exporters write int32 or int64 maximum for a slice to the end of an axis."""
+
+MAX_TILED = 1 << 20
+"""Elements of the axes along which slices are joined, at most: for each of them it is counted how many slices have it."""
 
 
 def row_bytes(dtype: str, shapes: Sequence[Sequence[int]], axis: int) -> tuple[int, ...]:
@@ -250,7 +255,7 @@ def lower_concat_slices(c: LoweringContext) -> KernelCall:
         sizes, steps, offset = slice_region(c, c.dims(index), bounds)
         copies += pack_strided_copy(sizes, strides, steps, at * strides[axis], offset)
         at += sizes[axis]
-    return KernelCall("concat_slices", (len(c.node.inputs), *copies))
+    return KernelCall("strided_copies", (len(c.node.inputs), *copies))
 
 
 @operator("ConcatSlices", domain=ORTRAIN, lower=lower_concat_slices, differentiable=False)
@@ -258,6 +263,49 @@ def concat_slices(c: InferenceContext) -> list[TensorType]:
     """y = slices of the inputs, or whole inputs, concatenated along `axis`; attribute bounds: (input, axis, start, end, step) of each axis that is sliced"""
     bounds = input_bounds(c)
     return [TensorType(c.dtype(0), joined_shape(c, [sliced_shape(c, c.shape(i), each) for i, each in enumerate(bounds)]))]
+
+
+def are_tiles(axes: Sequence[int], sizes: Sequence[int], boxes: Sequence[Bounds]) -> bool:
+    """Return whether slices along axes of the given sizes, of at most MAX_TILED elements together, have each element once."""
+    if math.prod(sizes) > MAX_TILED:
+        return False
+    count = np.zeros(tuple(sizes), np.uint8)
+    for bounds in boxes:
+        cut = [slice(None)] * len(sizes)
+        for axis, start, end, step in bounds:
+            cut[axes.index(axis)] = slice(start, end, step)
+        count[tuple(cut)] += 1
+    return bool((count == 1).all())
+
+
+def lower_join_slices(c: LoweringContext) -> KernelCall:
+    dims = c.output_dims(0)
+    copies: tuple[int, ...] = ()
+    for bounds in input_bounds(c):
+        sizes, strides, offset = slice_region(c, dims, bounds)
+        copies += pack_strided_copy(sizes, strides, contiguous_strides(sizes), offset, 0)
+    return KernelCall("strided_copies", (len(c.node.inputs), *copies))
+
+
+@operator("JoinSlices", domain=ORTRAIN, lower=lower_join_slices, differentiable=False)
+def join_slices(c: InferenceContext) -> list[TensorType]:
+    """y, of which each input is a slice; attributes axes and shape: the axes that are sliced and their sizes in y; bounds: (input, axis, start, end, step)"""
+    axes, sizes, boxes = tuple(c.attribute("axes", ())), tuple(c.attribute("shape", ())), input_bounds(c)
+    dims = list(c.shape(0))
+    if len(axes) != len(sizes) or len(set(axes)) < len(axes) or not all(0 <= axis < len(dims) for axis in axes) or min(sizes, default=0) < 0:
+        raise c.error(f"expected different axes of {len(dims)} and as many sizes, got {list(axes)} and {list(sizes)}")
+    for axis, size in zip(axes, sizes, strict=True):
+        dims[axis] = size
+    for index, bounds in enumerate(boxes):
+        have, wanted = c.shape(index), sliced_shape(c, tuple(dims), bounds)
+        differ = len(have) != len(wanted) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(have, wanted, strict=True))
+        if differ or c.dtype(index) != c.dtype(0):
+            raise c.error(f"expected input {index} of {c.dtype(0)} and shape {list(wanted)}, got {c.dtype(index)} and {list(have)}")
+    if any(axis not in axes for bounds in boxes for axis, *_ in bounds):
+        raise c.error(f"expected slices along the axes {list(axes)}, got {boxes}")
+    if not are_tiles(axes, sizes, boxes):
+        raise c.error(f"expected slices that have each element of y once, got {boxes}")
+    return [TensorType(c.dtype(0), tuple(dims))]
 
 
 def slice_gradient(g: GradientBuilder) -> Gradients:

@@ -1,4 +1,5 @@
-"""A Concat reads slices where they are: rolled images, merged patches and halves that change places are moved once."""
+"""A Concat reads slices where they are: rolled images, merged patches and halves that change places are moved once. So are gradients of slices that cover a
+value."""
 
 import numpy as np
 import onnx.parser
@@ -44,7 +45,7 @@ def test_a_rolled_value_is_moved_once(axis):
     nodes, constants = roll("x", "y", axis, 2)
     kernels, (y,) = run(nodes, **constants)
     np.testing.assert_array_equal(y, np.roll(IMAGES, -2, axis))
-    assert kernels == ["concat_slices"]
+    assert kernels == ["strided_copies"]
 
 
 def test_patches_that_are_merged_are_moved_once():
@@ -56,21 +57,21 @@ def test_patches_that_are_merged_are_moved_once():
             nodes, constants, parts = [*nodes, first, second], constants | values | others, [*parts, second.outputs[0]]
     kernels, (y,) = run([*nodes, Node("Concat", parts, ["y"], attributes={"axis": -1})], **constants)
     np.testing.assert_array_equal(y, np.concatenate([IMAGES[:, row::2, column::2] for column in (0, 1) for row in (0, 1)], -1))
-    assert kernels == ["concat_slices"]
+    assert kernels == ["strided_copies"]
 
 
 def test_slices_of_slices_along_one_axis_are_read_from_the_slice():
     (first, constants), (second, others) = sliced("x", "first", 1, 1, END), sliced("first", "second", 1, 1, 3)
     kernels, (y,) = run([first, second, Node("Concat", ["second", "x"], ["y"], attributes={"axis": 1})], **constants, **others)
     np.testing.assert_array_equal(y, np.concatenate([IMAGES[:, 2:4], IMAGES], 1))
-    assert kernels == ["strided_copy", "concat_slices"]
+    assert kernels == ["strided_copy", "strided_copies"]
 
 
 def test_parts_of_a_split_that_change_places_are_moved_once():
     nodes = [Node("Split", ["x", "lengths"], ["a", "b", "c"], attributes={"axis": 2}), Node("Concat", ["c", "a", "b"], ["y"], attributes={"axis": 2})]
     kernels, (y,) = run(nodes, lengths=[1, 4, 3])
     np.testing.assert_array_equal(y, IMAGES[:, :, [5, 6, 7, 0, 1, 2, 3, 4]])
-    assert kernels == ["concat_slices"]
+    assert kernels == ["strided_copies"]
 
 
 def test_a_split_that_others_read_is_computed():
@@ -79,7 +80,7 @@ def test_a_split_that_others_read_is_computed():
     kernels, (y, z) = run(nodes, ("y", "z"), lengths=[3, 5])
     np.testing.assert_array_equal(y, np.roll(IMAGES, -3, 2))
     np.testing.assert_array_equal(z, -IMAGES[:, :, 3:])
-    assert "split" in kernels and "concat" in kernels and "concat_slices" not in kernels
+    assert "split" in kernels and "concat" in kernels and "strided_copies" not in kernels
 
 
 def test_a_slice_that_others_read_is_computed():
@@ -87,7 +88,7 @@ def test_a_slice_that_others_read_is_computed():
     kernels, (y, z) = run([*nodes, Node("Neg", ["y_late"], ["z"])], ("y", "z"), **constants)
     np.testing.assert_array_equal(y, np.roll(IMAGES, -2, 1))
     np.testing.assert_array_equal(z, -IMAGES[:, 2:])
-    assert sorted(kernels) == ["concat_slices", "neg", "strided_copy"]
+    assert sorted(kernels) == ["neg", "strided_copies", "strided_copy"]
 
 
 def test_a_slice_that_is_an_output_is_computed():
@@ -95,6 +96,64 @@ def test_a_slice_that_is_an_output_is_computed():
     _, (y, late) = run(nodes, ("y", "y_late"), **constants)
     np.testing.assert_array_equal(y, np.roll(IMAGES, -2, 1))
     np.testing.assert_array_equal(late, IMAGES[:, 2:])
+
+
+def taken_apart(cuts):
+    """Return (nodes that take slices of x, change their signs and add them up where they were, constants). cuts: lists of (axis, start, end, step)."""
+    nodes, constants, parts = [], {"shape": IMAGES.shape}, []
+    for number, cut in enumerate(cuts):
+        names = [f"cut{number}_{part}" for part in ("start", "end", "axis", "step")]
+        axes, starts, ends, steps = zip(*cut, strict=True)
+        constants |= dict(zip(names, (starts, ends, axes, steps), strict=True))
+        nodes += [Node("Slice", ["x", *names], [f"slice{number}"]), Node("Neg", [f"slice{number}"], [f"negative{number}"]),
+                  Node("SliceGrad", [f"negative{number}", "shape", *names], [f"filled{number}"], domain="com.microsoft")]
+        parts.append(f"filled{number}")
+    return [*nodes, Node("Sum", parts, ["y"])], constants
+
+
+QUARTERS = [[(1, row, END, 2), (2, column, END, 2)] for column in (0, 1) for row in (0, 1)]
+
+
+@pytest.mark.parametrize("cuts", [[[(3, 0, END, 2)], [(3, 1, END, 2)]], QUARTERS,
+                                  [[(1, 0, 2, 1), (2, 0, END, 1)], [(1, 2, END, 1), (2, 0, END, 2)], [(1, 2, END, 1), (2, 1, END, 2)]]],
+                         ids=["every second element", "quarters", "boxes of different sizes"])
+def test_gradients_of_slices_that_cover_a_value_are_moved_once(cuts):
+    nodes, constants = taken_apart(cuts)
+    kernels, (y,) = run(nodes, **constants)
+    np.testing.assert_array_equal(y, -IMAGES)
+    assert kernels.count("strided_copies") == 1 and not {"strided_place", "place", "sum", "add"} & set(kernels)
+
+
+@pytest.mark.parametrize(("cuts", "expected"), [
+    (QUARTERS[:3], lambda x: -np.where((np.arange(6) % 2 == 1)[:, None, None] & (np.arange(8) % 2 == 1)[:, None], 0, x)),
+    ([[(3, 0, END, 2)], [(3, 0, END, 1)]], lambda x: -x * (1 + (np.arange(5) % 2 == 0))),
+], ids=["a quarter is missing", "some elements are in two slices"])
+def test_gradients_of_slices_that_do_not_have_each_element_once_are_added_up(cuts, expected):
+    nodes, constants = taken_apart(cuts)
+    kernels, (y,) = run(nodes, **constants)
+    np.testing.assert_array_equal(y, expected(IMAGES).astype(np.float32))
+    assert "strided_copies" not in kernels
+
+
+def test_other_summands_are_added_to_joined_slices():
+    nodes, constants = taken_apart(QUARTERS)
+    kernels, (y,) = run([*nodes[:-1], Node("Sum", [*nodes[-1].inputs, "x"], ["y"])], **constants)
+    np.testing.assert_array_equal(y, np.zeros_like(IMAGES))
+    assert kernels.count("strided_copies") == 1
+
+
+def test_gradients_of_slices_of_slices_are_moved_once():
+    nodes, constants = [], {"whole": IMAGES.shape, "rows": (3, 3, 8, 5)}
+    for column in (0, 1):
+        for row in (0, 1):
+            name = f"{row}{column}"
+            (first, values), (second, others) = sliced("x", f"rows{name}", 1, row, END, 2), sliced(f"rows{name}", f"part{name}", 2, column, END, 2)
+            nodes += [first, second, Node("SliceGrad", [second.outputs[0], "rows", *second.inputs[1:]], [f"g{name}"], domain="com.microsoft"),
+                      Node("SliceGrad", [f"g{name}", "whole", *first.inputs[1:]], [f"h{name}"], domain="com.microsoft")]
+            constants |= values | others
+    kernels, (y,) = run([*nodes, Node("Sum", ["h00", "h10", "h01", "h11"], ["y"])], **constants)
+    np.testing.assert_array_equal(y, IMAGES)
+    assert kernels.count("strided_copies") == 1 and not {"strided_place", "place", "sum", "add"} & set(kernels)
 
 
 SHIFTED = """
@@ -131,7 +190,7 @@ def trained(batches, monkeypatch, in_place=True):
                 session.lazy_reset_grad()
             with session.profile() as profile:
                 session.train_step(np.zeros((3, 6, 5), np.float32), np.zeros(3, np.int64))
-            assert ("concat_slices" in {step.kernel for step in profile.steps}) == in_place
+            assert ("strided_copies" in {step.kernel for step in profile.steps}) == in_place
             return losses, session.to_buffer().copy()
 
 

@@ -154,7 +154,7 @@ COSTS: dict[str, Cost] = {
     "CTCLoss": ctc_loss,
 }
 """op_type -> cost; an operator has the same cost in every domain."""
-MOVING = frozenset({"Cast", "Concat", "ConcatSlices", "ConcatTraining", "Expand", "Gather", "Pad", "Slice", "Tile", "Transpose"})
+MOVING = frozenset({"Cast", "Concat", "ConcatSlices", "ConcatTraining", "Expand", "Gather", "JoinSlices", "Pad", "Slice", "Tile", "Transpose"})
 """Operators that copy data and compute nothing, so that memory traffic alone determines their time."""
 
 

@@ -29,6 +29,20 @@ def concatenated_slices(label, arrays, axis, *cuts):
     return Sample("ConcatSlices", arrays, oracle, {"axis": axis, "bounds": bounds}, domain="ortrain", gradient=False, label=label)
 
 
+def joined_slices(label, shape, cuts):
+    """Return a sample of JoinSlices: the slices of an array. cuts: for each slice, its (axis, start, end, step)."""
+    whole, parts = rng.standard_normal(shape), []
+    for cut in cuts:
+        where = [slice(None)] * whole.ndim
+        for axis, start, end, step in cut:
+            where[axis] = slice(start, end, step)
+        parts.append(whole[tuple(where)].copy())
+    axes = tuple(sorted({axis for cut in cuts for axis, *_ in cut}))
+    bounds = tuple(number for index, cut in enumerate(cuts) for bound in cut for number in (index, *bound))
+    attributes = {"axes": axes, "shape": tuple(shape[axis] for axis in axes), "bounds": bounds}
+    return Sample("JoinSlices", parts, lambda *_: whole, attributes, domain="ortrain", gradient=False, label=label)
+
+
 def take_gradient(shape, indices, dy, axis):
     """Return the gradient of numpy.take by its definition."""
     dx = np.zeros(tuple(shape), dy.dtype)
@@ -135,6 +149,10 @@ SAMPLES = [
     concatenated_slices("every second row and column", [TABLE, TABLE], 1, (0, 0, 0, END, 2), (0, 1, 1, END, 2), (1, 0, 1, END, 2), (1, 1, 0, END, 2)),
     concatenated_slices("backwards, beside whole and empty ones", [X, Y, X], 1, (0, 1, -1, -END, -2), (2, 1, 3, 2, 1)),
     concatenated_slices("rows of one element", [X[:, :, :1], X], 2, (1, 2, 4, 5, 1)),
+    joined_slices("every third element", (4, 7), [[(1, start, END, 3)] for start in range(3)]),
+    joined_slices("quarters", (3, 6, 8, 5), [[(1, row, END, 2), (2, column, END, 2)] for row in (0, 1) for column in (0, 1)]),
+    joined_slices("backwards", (5, 3, 2), [[(0, -1, -END, -2)], [(0, -2, -END, -2)]]),
+    joined_slices("nothing", (0, 4), [[(1, 0, 2, 1)], [(1, 2, 4, 1)]]),
     concatenated_slices("integers", [ints(1, 2, 3), ints(4, 5, 6)], 0, (0, 0, 1, 2, 1), (1, 0, 0, END, 2)),
     concatenated_slices("nothing", [X[:0], X[:0]], 1, (0, 1, 1, 3, 1)),
     *gathered(TABLE, TOKENS),
@@ -176,6 +194,12 @@ REFUSALS = [
     Refusal("ConcatSlices", [X, X], {"axis": 0, "bounds": (0, 1, 1, 2, 1)}, domain="ortrain"),
     *(Refusal("ConcatSlices", [X, X], {"axis": 1, "bounds": bounds}, domain="ortrain", match="steps that are not 0")
       for bounds in ((0, 1, 1, 2), (0, 1, 1, 2, 0), (2, 1, 1, 2, 1), (0, 3, 1, 2, 1), (-1, 1, 1, 2, 1))),
+    *(Refusal("JoinSlices", parts, {"axes": axes, "shape": shape, "bounds": bounds}, domain="ortrain", match=match)
+      for parts, axes, shape, bounds, match in (
+          ([X, X], (1,), (4,), (0, 1, 0, 4, 1, 1, 1, 0, 4, 1), "each element of y once"), ([X, X], (1,), (9,), (0, 1, 0, 4, 1, 1, 1, 5, 9, 1), "each element"),
+          ([X, X], (1,), (8,), (0, 1, 0, 4, 1, 1, 1, 4, 9, 2), "input 1"), ([X, X], (1, 1), (8, 8), (), "different axes"), ([X], (3,), (8,), (), "different axes"),
+          ([X], (1,), (-4,), (), "different axes"), ([X, X], (0,), (6,), (0, 1, 0, 4, 1, 1, 1, 0, 4, 1), "input 0"), ([X], (1,), (1 << 40,), (), "input 0"),
+          ([X, X.astype(int)], (1,), (8,), (0, 1, 0, 4, 1, 1, 1, 4, 8, 1), "input 1"))),
     Refusal("Split", [X, ints(1, 1)], {"axis": 1}, constants=[1]),
     Refusal("Slice", [X, ints(0, 0), ints(1)], constants=[1, 2]),
     Refusal("Slice", [X, ints(0), ints(1), ints(5)], constants=[1, 2, 3]),

@@ -25,8 +25,8 @@ cdef int strided_copy(const KernelArgs *a) noexcept nogil:
     return STATUS_OK
 
 
-cdef int concat_slices(const KernelArgs *a) noexcept nogil:
-    """Copy each input to its box of y, as strided_copy does; ints: number of inputs, then the ints of each copy. The boxes cover y."""
+cdef int strided_copies(const KernelArgs *a) noexcept nogil:
+    """Copy a box of each input to a box of y, as strided_copy does; ints: number of inputs, then the ints of each copy. The boxes cover y."""
     cdef const int64_t *ints = a.ints + 1
     cdef int64_t k, size = element_size(a.outputs[0].dtype)
     for k in range(a.ints[0]):
@@ -131,7 +131,7 @@ ALL = ("float32", "float64", "int32", "int64", "bool", "uint8", "int8")
 # name -> (address, dtypes of input 0)
 KERNELS = {
     "strided_copy": (<size_t>&strided_copy, ALL),
-    "concat_slices": (<size_t>&concat_slices, ALL),
+    "strided_copies": (<size_t>&strided_copies, ALL),
     "strided_place": (<size_t>&strided_place, ALL),
     "pad": (<size_t>&pad, ALL),
     "place": (<size_t>&place, ALL),
