@@ -95,8 +95,8 @@ OPERATOR_MODULES = {
         "ortrain::GhostNorm",
     ),
     "indexing": (
-        "Concat", "Slice", "Split", "com.microsoft::ConcatTraining", "com.microsoft::SliceGrad", "com.microsoft::SplitTraining",
-        "ortrain::ConcatSlices", "ortrain::JoinSlices",
+        "Concat", "Slice", "Split", "com.microsoft::ConcatTraining", "com.microsoft::SliceGrad", "com.microsoft::SplitTraining", "ortrain::ConcatSlices",
+        "ortrain::JoinSlices",
     ),
     "integer": (
         "ConvInteger", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul", "ortrain::DynamicProduct",
