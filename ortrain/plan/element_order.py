@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ortrain.ir import Node
 from ortrain.ops.registry.constants import surely_equal
 from ortrain.ops.registry.record import canonical_domain
@@ -72,6 +74,28 @@ def order_after(node: Node, factors: Sequence[Factor], sizes: Sequence[int]) -> 
         return None
     order = node.attributes.get("perm") or range(len(sizes))[::-1] if node.op_type == "Transpose" else range(len(sizes))
     return merged(factor for axis in order for factor in axes[axis])
+
+
+def exchange(node: Node, inference: ShapeInference) -> tuple[int, int, int] | None:
+    """Return (axis, a, b) of a Gather that divides an axis into a rows of b columns and takes them column by column; None for other nodes."""
+    indices = inference.values.get(node.inputs[1]) if node.op_type == "Gather" and canonical_domain(node.domain) == "" else None
+    sizes = None if indices is None else static_sizes(inference, node.inputs[0])
+    if indices is None or sizes is None or indices.ndim != 1 or indices.size < 4 or int(indices[0]) != 0:
+        return None
+    axis, count, columns = int(node.attributes.get("axis", 0)) % len(sizes), indices.size, int(indices[1])
+    if not surely_equal(sizes[axis], count) or not 1 < columns < count or count % columns:
+        return None
+    return (axis, count // columns, columns) if (indices == np.arange(count).reshape(-1, columns).T.ravel()).all() else None
+
+
+def order_after_exchange(exchanged: tuple[int, int, int], factors: Sequence[Factor], sizes: Sequence[int]) -> list[Factor] | None:
+    """Return the factors of the result of a node of which `exchange` returns the given axis and sizes; None where those do not divide the factors.
+
+    factors, sizes: of the node's input."""
+    axis, rows, columns = exchanged
+    order = list(range(len(sizes) + 1))
+    order[axis], order[axis + 1] = axis + 1, axis
+    return order_after(Node("Transpose", [""], [""], attributes={"perm": order}), factors, [*sizes[:axis], rows, columns, *sizes[axis + 1:]])
 
 
 def transposed_order(sizes: Sequence[int], perm: Iterable[int]) -> list[Factor]:

@@ -10,7 +10,14 @@ from ortrain.ir import Graph, Model, Node, TensorType
 from ortrain.plan import plan_program
 
 SHUFFLE = [("Transpose", (0, 3, 1, 2)), ("Reshape", (2, 2, 4, 3, 5)), ("Transpose", (0, 2, 1, 3, 4)), ("Reshape", (2, 8, 3, 5)), ("Transpose", (0, 2, 3, 1))]
+TO_IMAGE = [("Transpose", (0, 3, 1, 2)), ("Reshape", (2, 8, 2, 2, 3, 4)), ("Transpose", (0, 1, 4, 2, 5, 3)), ("Reshape", (2, 8, 6, 8)),
+            ("Transpose", (0, 2, 3, 1))]
+FROM_IMAGE = [("Transpose", (0, 3, 1, 2)), ("Reshape", (2, 8, 3, 2, 4, 2)), ("Transpose", (0, 3, 5, 1, 2, 4)), ("Reshape", (2, 32, 3, 4)),
+              ("Gather", (1, np.arange(32).reshape(4, 8).T.ravel())), ("Transpose", (0, 2, 3, 1))]
 CASES = {
+    "channels that become blocks of pixels": ((2, 3, 4, 32), TO_IMAGE, 2),
+    "blocks of pixels that become channels, which a Gather reorders": ((2, 6, 8, 8), FROM_IMAGE, 1),
+    "a Gather that reorders an axis in the middle": ((4, 6, 5), [("Transpose", (1, 0, 2)), ("Gather", (-3, [0, 2, 4, 1, 3, 5])), ("Transpose", (1, 0, 2))], 1),
     "channels that are shuffled between two layouts": ((2, 3, 5, 8), SHUFFLE, 1),
     "a change of layout that a transpose takes back": ((2, 3, 5, 8), [("Transpose", (0, 3, 1, 2)), ("Reshape", (2, 8, 15)), ("Transpose", (0, 2, 1))], 0),
     "windows that are divided into heads": ((4, 8, 8), [("Reshape", (4, 2, 4, 2, 4)), ("Transpose", (0, 1, 3, 2, 4)), ("Reshape", (4, 4, 16)),
@@ -33,6 +40,11 @@ def run(shape, operators, read_too=()):
         if op_type == "Transpose":
             attributes["perm"] = argument
             expected.append(expected[-1].transpose(argument))
+        elif op_type == "Gather":
+            axis, indices = argument
+            inputs.append(f"indices{number}")
+            attributes["axis"], constants[f"indices{number}"] = axis, np.array(indices)
+            expected.append(expected[-1].take(indices, axis))
         else:
             constants[f"shape{number}"] = np.array(argument)
             inputs.append(f"shape{number}")
@@ -52,7 +64,21 @@ def test_a_chain_of_transposes_is_copied_as_rarely_as_possible(name):
     shape, operators, copies = CASES[name]
     kernels, found, expected = run(shape, operators)
     np.testing.assert_array_equal(found[0], expected[0])
-    assert kernels.count("strided_copy") == copies
+    assert kernels.count("strided_copy") == copies and "gather" not in kernels
+
+
+@pytest.mark.parametrize("indices", [[0, 2, 4, 1, 5, 3], [1, 3, 5, 0, 2, 4], [0, 2, 4, 1], [0, 3, 0, 3, 0, 3], [0, 1, 2, 3, 4, 5], [0, 5, 4, 3, 2, 1]], ids=str)
+def test_a_gather_in_an_order_that_is_no_transpose_stays(indices):
+    kernels, found, expected = run((4, 6, 5), [("Transpose", (1, 0, 2)), ("Gather", (0, indices)), ("Transpose", (1, 0, 2))])
+    np.testing.assert_array_equal(found[0], expected[0])
+    assert "gather" in kernels
+
+
+def test_a_gather_that_is_read_elsewhere_stays():
+    kernels, found, expected = run((2, 6, 8, 8), FROM_IMAGE, read_too=(5,))
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert "gather" in kernels
 
 
 def test_a_transpose_that_is_read_elsewhere_stays():
