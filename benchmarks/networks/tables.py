@@ -1,4 +1,4 @@
-"""The table of the twenty-four networks in docs/benchmarks.md, from recorded results."""
+"""The tables of networks in docs/benchmarks.md, from recorded results."""
 
 from __future__ import annotations
 

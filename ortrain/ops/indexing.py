@@ -32,7 +32,7 @@ OPEN_END = (1 << 31) - 1
 """Smallest number that counts as an open end: exporters write int32 or int64 maximum for a slice to the end of an axis."""
 
 MAX_TILED = 1 << 20
-"""Elements of the axes along which slices are joined, at most: for each of them it is counted how many slices have it."""
+"""Elements of the axes along which slices are joined, at most: for each of them it is found out which slices have it."""
 
 
 def row_bytes(dtype: str, shapes: Sequence[Sequence[int]], axis: int) -> tuple[int, ...]:
@@ -237,14 +237,16 @@ def lower_slice(c: LoweringContext) -> KernelCall | Alias:
 
 
 def input_bounds(c: InferenceContext) -> list[Bounds]:
-    """Return the bounds of the slices that ConcatSlices takes of each of its inputs."""
+    """Return the bounds of the slice that belongs to each input of ConcatSlices or JoinSlices, each along different axes."""
     flat, count = tuple(c.attribute("bounds", ())), len(c.node.inputs)
     found: list[Bounds] = [[] for _ in range(count)]
     for group in (flat[i : i + 5] for i in range(0, len(flat), 5)):
         if len(group) < 5 or not 0 <= group[0] < count or not 0 <= group[1] < len(c.shape(group[0])) or group[4] == 0:
             raise c.error(f"expected bounds (input, axis, start, end, step) of {count} inputs and their axes, with steps that are not 0, got {flat}")
-        index, *bound = group
-        found[index].append((bound[0], bound[1], bound[2], bound[3]))
+        index, axis, start, end, step = group
+        if any(axis == other for other, *_ in found[index]):
+            raise c.error(f"expected one slice of each axis of an input, got {flat}")
+        found[index].append((axis, start, end, step))
     return found
 
 
@@ -269,13 +271,15 @@ def are_tiles(axes: Sequence[int], sizes: Sequence[int], boxes: Sequence[Bounds]
     """Return whether slices along axes of the given sizes, of at most MAX_TILED elements together, have each element once."""
     if math.prod(sizes) > MAX_TILED:
         return False
-    count = np.zeros(tuple(sizes), np.uint8)
+    covered = np.zeros(tuple(sizes), np.bool_)
     for bounds in boxes:
         cut = [slice(None)] * len(sizes)
         for axis, start, end, step in bounds:
             cut[axes.index(axis)] = slice(start, end, step)
-        count[tuple(cut)] += 1
-    return bool((count == 1).all())
+        if covered[tuple(cut)].any():
+            return False
+        covered[tuple(cut)] = True
+    return bool(covered.all())
 
 
 def lower_join_slices(c: LoweringContext) -> KernelCall:

@@ -194,6 +194,7 @@ REFUSALS = [
     Refusal("ConcatSlices", [X, X], {"axis": 0, "bounds": (0, 1, 1, 2, 1)}, domain="ortrain"),
     *(Refusal("ConcatSlices", [X, X], {"axis": 1, "bounds": bounds}, domain="ortrain", match="steps that are not 0")
       for bounds in ((0, 1, 1, 2), (0, 1, 1, 2, 0), (2, 1, 1, 2, 1), (0, 3, 1, 2, 1), (-1, 1, 1, 2, 1))),
+    Refusal("ConcatSlices", [X], {"axis": 1, "bounds": (0, 1, 3, 4, 1, 0, 1, 3, 4, 1)}, domain="ortrain", match="one slice of each axis"),
     *(Refusal("JoinSlices", parts, {"axes": axes, "shape": shape, "bounds": bounds}, domain="ortrain", match=match)
       for parts, axes, shape, bounds, match in (
           ([X, X], (1,), (4,), (0, 1, 0, 4, 1, 1, 1, 0, 4, 1), "each element of y once"), ([X, X], (1,), (9,), (0, 1, 0, 4, 1, 1, 1, 5, 9, 1), "each element"),
