@@ -23,7 +23,7 @@ OTHER_KERNELS = {algorithm.kernel for algorithm in ALGORITHMS.values()} | {
     "ctc_loss", "softmax_focal_loss", "softmax_focal_loss_grad",                                                       # of losses that ONNX does not define
     "concat_training", "dequantized_gemm", "strided_copies",                                           # of operators that fusion inserts
     "channels_last_max_pool", "channels_last_max_pool_grad", "channels_last_average_pool", "channels_last_average_pool_grad",
-    "channels_last_norm_again",                                                                                        # of networks of convolutions
+    "channels_last_norm_again", "channels_last_group_norm", "channels_last_group_norm_again", "channels_last_group_norm_grad",   # of networks of convolutions
     "write_constant"}                                                                                                  # of constants
 """Kernels that a single operator of a model does not reach."""
 

@@ -60,6 +60,24 @@ def preactivated_blocks():
     return classified(n, x, 64)
 
 
+def group_normalized_blocks():
+    """Group normalization and Swish before each convolution, as in diffusion models (Ho et al., arXiv 2006.11239)."""
+    n = Net()
+
+    def normalized(x: str) -> str:
+        constants = [n.op("Constant", value_floats=[value] * 8) for value in (1.0, 0.0)]
+        groups = n.op("InstanceNormalization", n.op("Reshape", x, n.op("Constant", value_ints=[0, 8, -1])), *constants)
+        y = n.op("Mul", n.op("Reshape", groups, n.op("Constant", value_ints=[4, 64, 16, 16])), n.weight(np.ones((64, 1, 1))))
+        y = n.op("Add", y, n.weight(np.zeros((64, 1, 1))))
+        return n.op("Mul", y, n.op("Sigmoid", y))
+
+    x = n.conv("x", 64, 3, pads=[1] * 4)
+    for _ in range(3):
+        y = n.conv(normalized(x), 64, 64, pads=[1] * 4)
+        x = n.op("Add", n.conv(normalized(y), 64, 64, pads=[1] * 4), x)
+    return classified(n, x, 64)
+
+
 def skips_by_concatenation():
     """The activations computed first are read last, as in U-Net (Ronneberger et al., arXiv 1505.04597)."""
     n = Net()
@@ -84,7 +102,7 @@ def feed_forward_blocks():
     return n.model(dense(n.op("ReduceMean", x, axes=[1], keepdims=0), 256, 10))
 
 
-NETWORKS = [residual_blocks, projected_shortcuts, preactivated_blocks, skips_by_concatenation, feed_forward_blocks]
+NETWORKS = [residual_blocks, projected_shortcuts, preactivated_blocks, group_normalized_blocks, skips_by_concatenation, feed_forward_blocks]
 SHARES = 0, 0.03, 0.1, 0.4, 1
 
 
@@ -221,6 +239,10 @@ def test_last_blocks_of_a_residual_network_are_kept():
     recomputed_inputs = {step.inputs[0] for step in steps if step.node.op_type == RECOMPUTED_NORM}
     assert recomputed_inputs
     assert norms[-1].inputs[0] not in recomputed_inputs
+
+
+def test_a_group_normalization_is_recomputed_from_its_statistics():
+    assert "ChannelsLastGroupNormRecompute" in computed_twice(trained(group_normalized_blocks()))
 
 
 def test_nothing_is_recomputed_at_low_arithmetic_intensity():

@@ -11,7 +11,8 @@ KERNEL_MODULES = {
     ),
     "channels_last": (
         "channels_last_conv", "channels_last_conv_grad", "channels_last_norm", "channels_last_norm_train", "channels_last_norm_grad",
-        "channels_last_norm_again", "channels_last_max_pool", "channels_last_max_pool_grad", "channels_last_average_pool", "channels_last_average_pool_grad",
+        "channels_last_norm_again", "channels_last_group_norm", "channels_last_group_norm_again", "channels_last_group_norm_grad", "channels_last_max_pool",
+        "channels_last_max_pool_grad", "channels_last_average_pool", "channels_last_average_pool_grad",
     ),
     "ctc_loss": (
         "ctc_loss",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from itertools import chain
 
-from ortrain.fusion import attention, gelu, layer_norm, packed_attention, silu, upstream_gather
+from ortrain.fusion import attention, gelu, group_norm, layer_norm, packed_attention, silu, upstream_gather
 from ortrain.fusion.graph_view import GraphView
 from ortrain.ir import Graph, Node
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN
@@ -25,7 +25,7 @@ def fuse(graph: Graph, trained: Collection[str] = ()) -> int:
 
     All outputs of the graph keep their names."""
     matches = ((node, [fused]) for rule in RULES for node, fused in rule(GraphView(graph, trained)))
-    count = _replace(graph, chain(attention.find(GraphView(graph, trained)), matches))
+    count = _replace(graph, chain(attention.find(GraphView(graph, trained)), group_norm.find(GraphView(graph, trained)), matches))
     count += _replace(graph, upstream_gather.find(GraphView(graph, trained)))
     return count + _replace(graph, packed_attention.find(GraphView(graph, trained)))
 

@@ -25,9 +25,9 @@ class GraphView:
             if not self._gradient_path.isdisjoint(node.inputs):
                 self._gradient_path.update(name for name in node.outputs if name)
 
-    def nodes(self, op_type: str) -> Iterator[Node]:
-        """Return the nodes of an operator of the ONNX domain, in order."""
-        return (node for node in self.graph.nodes if node.op_type == op_type and canonical_domain(node.domain) == "")
+    def nodes(self, op_type: str, domain: str = "") -> Iterator[Node]:
+        """Return the nodes of an operator of a domain, in order."""
+        return (node for node in self.graph.nodes if node.op_type == op_type and canonical_domain(node.domain) == domain)
 
     def producer(self, value: str, *op_types: str) -> Node | None:
         """Return the node whose first output is a value, if it is one of these ONNX operators; else None."""

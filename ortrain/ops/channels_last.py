@@ -1,4 +1,4 @@
-"""Convolution, batch normalization and pooling on channels-last data, which plans substitute for the ONNX operators on [n, c, h, w] and [n, c, d, h, w].
+"""Convolution, normalization and pooling on channels-last data, which plans substitute for the ONNX operators on [n, c, h, w] and [n, c, d, h, w].
 
 No model file contains them: ortrain.plan.layout creates them. Data are [n, h, w, c], or [n, d, h, w, c] if they are three-dimensional, which is not repeated
 below. Weights keep ONNX's layout [k, c / group, kh, kw]."""
@@ -176,10 +176,9 @@ def conv_input_grad(c: InferenceContext) -> list[TensorType]:
 
 # ---- batch normalization
 
-OPEN, CLOSED = 1, 2
-"""Whether the gradient of a fused activation flows at its limits themselves: not for ReLU (open), but for Clip (closed); see channels_last/batch_norm.h."""
-
-
+OPEN, CLOSED, SWISH = 1, 2, 3
+"""The activation that is fused: one with limits, at which the gradient flows for Clip (closed) and not for ReLU (open), or Swish; see
+channels_last/batch_norm.h."""
 MAX_LANES = 16
 """The lanes of the widest vector: so many channels, or channels of so many pixels, are computed at once."""
 MIN_NORM_ROW = 128
@@ -205,18 +204,25 @@ def norm_call(c: LoweringContext, kernel: str, x: int, in_place: dict[int, int])
 def norm_call_of_pixels(c: LoweringContext, kernel: str, pixels: int, channels: int, dtype: str, in_place: dict[int, int]) -> KernelCall:
     """Return the call of a kernel of channels_last/batch_norm.h, which normalize x [pixels, channels]."""
     limited, low, high = limits(c)
-    floats = (float(c.attribute("epsilon", 1e-5)), float(c.attribute("momentum", 0.9)), low, high)
+    alpha = float(c.attribute("swish_alpha", 0.0))
+    floats = (float(c.attribute("epsilon", 1e-5)), float(c.attribute("momentum", 0.9)), low, high, alpha)
     repeat = MAX_LANES // gcd(channels, MAX_LANES)
     repeat *= max(1, MIN_NORM_ROW // (repeat * channels))
     rows = -(-symbolic_max(64, -(-pixels // (2 * SPREAD))) // repeat) * repeat
-    scratch = -(-pixels // rows) * 2 * channels * 8 + 6 * repeat * channels * ITEM_SIZE[dtype]
-    clamp = (CLOSED if c.attribute("closed", 0) else OPEN) if limited else 0
-    return KernelCall(kernel, (pixels, channels, rows, clamp, repeat), floats, scratch=scratch, in_place=in_place)
+    scratch = -(-pixels // rows) * 2 * channels * 8 + round_up(6 * repeat * channels * ITEM_SIZE[dtype], 8)
+    activation = SWISH if alpha else (CLOSED if c.attribute("closed", 0) else OPEN) if limited else 0
+    return KernelCall(kernel, (pixels, channels, rows, activation, repeat), floats, scratch=scratch, in_place=in_place)
 
 
 def norm_in_place(c: LoweringContext) -> dict[int, int]:
     """Return the input that y may overwrite: the residual, or x without one."""
     return {0: 5 if len(c.node.inputs) > 5 and c.node.inputs[5] else 0}
+
+
+def check_activation(c: InferenceContext, *forbidden: int) -> None:
+    """Raise ShapeInferenceError for a fused Swish beside limits, or beside inputs that only a clipping activation may have."""
+    if c.attribute("swish_alpha", 0.0) and (limits(c)[0] or any(c.has(index) for index in forbidden)):
+        raise c.error("expected swish_alpha without limits and further inputs")
 
 
 def lower_norm(c: LoweringContext) -> KernelCall:
@@ -238,8 +244,9 @@ def recompute_norm(node: Node, y: str) -> Node | None:
 
 @operator("ChannelsLastBatchNormalization", domain=ORTRAIN, lower=lower_norm, rematerialize=recompute_norm, required_outputs=1)
 def batch_normalization(c: InferenceContext) -> list[TensorType]:
-    """BatchNormInternal with y = clip(norm(x [n, h, w, c]) + residual, low, high), the residual (input 5) being optional"""
+    """BatchNormInternal with y = clip(norm(x [n, h, w, c]) + residual, low, high), the residual (input 5) being optional, or swish(norm(x)) with swish_alpha"""
     check_norm_inputs(c, 0, 1, 2, 3, 4, alike=(5,))
+    check_activation(c, 5)
     return [c.type(0), c.type(3), c.type(4), c.type(3), c.type(3)]
 
 
@@ -248,16 +255,72 @@ def batch_normalization(c: InferenceContext) -> list[TensorType]:
 def batch_normalization_recompute(c: InferenceContext) -> list[TensorType]:
     """y of ChannelsLastBatchNormalization in training mode with the same bits, of (x, scale, bias, batch mean, 1 / standard deviation, residual)"""
     check_norm_inputs(c, 0, 1, 2, 3, 4, alike=(5,))
+    check_activation(c, 5)
     return [c.type(0)]
 
 
 @operator("ChannelsLastBatchNormalizationGrad", domain=ORTRAIN, lower=lower_norm_grad, takes_rounded=(1, 6))
 def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias, dz) of (dy, x, scale, batch mean, 1 / standard deviation, bias, y); dz is dy masked by the fused activation"""
-    check_norm_inputs(c, 1, 2, 3, 4, *((5,) if c.has(5) or limits(c)[0] and not c.has(6) else ()), alike=(0, 6))
+    has_activation = bool(limits(c)[0] or c.attribute("swish_alpha", 0.0))
+    check_norm_inputs(c, 1, 2, 3, 4, *((5,) if c.has(5) or has_activation and not c.has(6) else ()), alike=(0, 6))
+    check_activation(c, 6)
     if c.has_output(3) and not (limits(c)[0] and c.has(6)):
         raise c.error("expected y and a fused activation for output dz, which equals dy without them, got none")
     return [c.type(1), c.type(2), c.type(2), c.type(0)][: len(c.node.outputs)]
+
+
+# ---- group normalization
+
+
+def check_group_norm(c: InferenceContext, x: int, *vectors: int) -> Shape:
+    """Return the shape [n, groups] of the statistics of x [n, h, w, c], which is input number x.
+
+    Raises ShapeInferenceError unless the groups divide the channels and the vectors are [c]."""
+    shape, groups = c.shape(x), int(c.attribute("num_groups", 0))
+    if len(shape) not in RANKS or groups < 1 or not isinstance(shape[-1], int) or shape[-1] < 1 or shape[-1] % groups:
+        raise c.error(f"expected x [n, h, w, c] and num_groups that divide c, got {list(shape)} and {groups}")
+    check_inputs(c, shape[-1:], *vectors)
+    check_activation(c)
+    return shape[0], groups
+
+
+def group_norm_call(c: LoweringContext, kernel: str, x: int, in_place: dict[int, int]) -> KernelCall:
+    """Return the call of a kernel of channels_last/group_norm.h, which normalize each image of x [n, h, w, c], input number x, by itself."""
+    dims, groups = c.dims(x), int(c.attribute("num_groups"))
+    image = norm_call_of_pixels(c, kernel, prod(dims[1:-1]), dims[-1], c.dtype(x), in_place)
+    scratch = dims[0] * image.scratch + 2 * dims[0] * groups * ITEM_SIZE[c.dtype(x)]
+    return replace(image, ints=(*image.ints, dims[0], groups), scratch=scratch)
+
+
+def recompute_group_norm(node: Node, y: str) -> Node | None:
+    """Return the node that recomputes y from x and the saved statistics; None where the node does not save them."""
+    mean, inverse = [*node.outputs, "", ""][1:3]
+    return Node("ChannelsLastGroupNormRecompute", [*node.inputs, mean, inverse], [y], node.name, ORTRAIN, node.attributes) if mean and inverse else None
+
+
+@operator("ChannelsLastGroupNorm", domain=ORTRAIN, lower=lambda c: group_norm_call(c, "channels_last_group_norm", 0, {0: 0}),
+          rematerialize=recompute_group_norm, required_outputs=1)
+def group_norm(c: InferenceContext) -> list[TensorType]:
+    """GroupNorm of x [n, h, w, c] with an activation: clip(norm(x), low, high), or swish(norm(x)) with swish_alpha"""
+    statistics = TensorType(c.dtype(0), check_group_norm(c, 0, 1, 2))
+    return [c.type(0), statistics, statistics]
+
+
+@operator("ChannelsLastGroupNormRecompute", domain=ORTRAIN, lower=lambda c: group_norm_call(c, "channels_last_group_norm_again", 0, {0: 0}), takes_rounded=(0,))
+def group_norm_recompute(c: InferenceContext) -> list[TensorType]:
+    """y of ChannelsLastGroupNorm with the same bits, of (x, scale, bias, mean, 1 / standard deviation)"""
+    check_inputs(c, check_group_norm(c, 0, 1, 2), 3, 4)
+    return [c.type(0)]
+
+
+@operator("ChannelsLastGroupNormGrad", domain=ORTRAIN, lower=lambda c: group_norm_call(c, "channels_last_group_norm_grad", 1, {0: 0}), takes_rounded=(1,))
+def group_norm_grad(c: InferenceContext) -> list[TensorType]:
+    """(dx, dscale, dbias) of (dy, x, scale, mean, 1 / standard deviation, bias), the bias only for an activation"""
+    has_activation = bool(limits(c)[0] or c.attribute("swish_alpha", 0.0))
+    check_inputs(c, check_group_norm(c, 1, 2, *((5,) if c.has(5) or has_activation else ())), 3, 4)
+    check_inputs(c, c.shape(1), 0)
+    return [c.type(1), c.type(2), c.type(2)]
 
 
 # ---- pooling

@@ -372,11 +372,18 @@ def instance_normalization(c: InferenceContext) -> list[TensorType]:
     return [c.type(0)]
 
 
+def of_channels(g: NodeBuilder, name: str, groups: int, channels: int) -> str:
+    """Return a vector [groups] with each value repeated for the channels of its group, [channels]."""
+    repeated = g.op("Expand", g.op("Reshape", name, g.constant([groups, 1])), g.constant([groups, channels // groups]))
+    return str(g.op("Reshape", repeated, g.constant([channels])))
+
+
 def group_norm_decomposition(g: NodeBuilder) -> list[str]:
     """Standardize x reshaped to [n, groups, -1]; scale and bias apply per group before opset 21, per channel since."""
     x, groups, rank = g.inputs[0], int(g.attribute("num_groups")), g.rank(g.inputs[0])
-    if g.opset >= 21 and has_own_kernel(g.shape(x)):
-        return [g.op("GroupNorm", *g.inputs, domain=ORTRAIN, num_groups=groups, epsilon=float(g.attribute("epsilon", 1e-5)))]
+    if has_own_kernel(g.shape(x)):
+        vectors = g.inputs[1:] if g.opset >= 21 else [of_channels(g, name, groups, int(g.shape(x)[1])) for name in g.inputs[1:]]
+        return [g.op("GroupNorm", x, *vectors, domain=ORTRAIN, num_groups=groups, epsilon=float(g.attribute("epsilon", 1e-5)))]
     normalized = standardize(g, g.op("Reshape", x, g.constant([0, groups, -1])), [2])
     if g.opset < 21:
         return [g.reshape_like(scale_and_shift(g, normalized, [1, -1, 1]), x)]

@@ -5,7 +5,7 @@ In this layout a 1 x 1 convolution is a matrix multiplication, and the other ope
 contiguous channels. Weights and values whose shape is not that of images, [n, c, h, w] or [n, c, d, h, w], keep their
 layout.
 
-A region begins at a convolution and goes on through batch normalization, pools with any number of channels,
+A region begins at a convolution and goes on through batch and group normalization, pools with any number of channels,
 elementwise operators, dropout, reductions, pads, slices, resampling, and Concat and Split along channels. Where a reduction drops axes,
 only its result is transposed. A Reshape that divides the channels, a Transpose of the parts and a Reshape that unites
 them (a channel shuffle) remain in the region as well: they move channels within each pixel, and ortrain.plan.transposes
@@ -64,8 +64,8 @@ class LayoutConversion(LaidOutValues):
         """Max-pool indices that were converted to tap numbers within the window."""
         self.rules: dict[str, Callable[[Node], bool]] = {
             "Conv": self.conv, "ConvGrad": self.conv_grad, "ConvInputGrad": self.conv_input_grad,
-            "BatchNormalization": self.batch_norm, "BatchNormInternal": self.batch_norm,
-            "BatchNormalizationGrad": self.batch_norm_grad, "MaxPool": self.max_pool, "MaxPoolGrad": self.max_pool_grad,
+            "BatchNormalization": self.batch_norm, "BatchNormInternal": self.batch_norm, "BatchNormalizationGrad": self.norm_grad,
+            "GroupNorm": self.group_norm, "GroupNormGrad": self.norm_grad, "MaxPool": self.max_pool, "MaxPoolGrad": self.max_pool_grad,
             "AveragePool": self.average_pool, "AveragePoolGrad": self.average_pool_grad, "Reshape": self.reshape,
             "GlobalAveragePool": self.global_pool, "Expand": self.expand, "Concat": self.concat, "Split": self.split, "SplitTraining": self.split,
             "Slice": self.slice, "SliceGrad": self.slice, "Dropout": self.dropout, "DropoutGrad": self.dropout_grad,
@@ -194,11 +194,20 @@ class LayoutConversion(LaidOutValues):
         self.emit("ChannelsLastBatchNormalization", inputs, outputs, node, training_mode=int(training), **attributes)
         return True
 
-    def batch_norm_grad(self, node: Node) -> bool:
+    def group_norm(self, node: Node) -> bool:
+        """Convert a GroupNorm whose input is channels-last already."""
+        dims = self.image_sizes(node.inputs[0])
+        if not dims or not self.is_channels_last(node.inputs[0]) or prod(dims) == 0:
+            return False
+        inputs, outputs = [self.to_channels_last(node.inputs[0]), *node.inputs[1:]], [self.new_channels_last(node.outputs[0]), *node.outputs[1:]]
+        self.emit("ChannelsLastGroupNorm", inputs, outputs, node, **node.attributes)
+        return True
+
+    def norm_grad(self, node: Node) -> bool:
         if not self.image_sizes(node.inputs[1]) or node.inputs[1] not in self.channels_last:
             return False
         inputs = [self.to_channels_last(node.inputs[0]), self.to_channels_last(node.inputs[1]), *node.inputs[2:]]
-        self.emit("ChannelsLastBatchNormalizationGrad", inputs, [self.new_channels_last(node.outputs[0]), *node.outputs[1:]], node)
+        self.emit(f"ChannelsLast{node.op_type}", inputs, [self.new_channels_last(node.outputs[0]), *node.outputs[1:]], node, **node.attributes)
         return True
 
     def max_pool(self, node: Node) -> bool:

@@ -52,6 +52,7 @@ class Promotion:
             "Conv": self.window, "MaxPool": self.window, "AveragePool": self.window, "ConvGrad": self.conv_grad, "MaxPoolGrad": self.pool_grad,
             "ConvInputGrad": self.conv_input_grad,
             "AveragePoolGrad": self.pool_grad, "BatchNormalization": self.norm, "BatchNormInternal": self.norm, "BatchNormalizationGrad": self.norm_grad,
+            "GroupNorm": self.norm, "GroupNormGrad": self.norm_grad,
             "Pad": self.pad, "Split": self.along_channels, "SplitTraining": self.along_channels, "Concat": self.along_channels,
             "Unsqueeze": self.unsqueeze, "Squeeze": self.squeeze, "Expand": self.expand, **dict.fromkeys(REDUCTIONS, self.reduce)}
 

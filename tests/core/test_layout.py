@@ -106,6 +106,12 @@ BODIES = {
                 "starts": np.array([-1, 1]), "ends": np.array([-99, 6]), "axes": np.array([-2, 3]), "steps": np.array([-2, 1])}),
     "dropout": ([node("Dropout", ["a", "ratio", "training"], ["d", "mask"]), node("Tanh", ["d"], ["b"])],
                 {"ratio": np.array(0.0), "training": np.array(True)}),
+    "group normalization": ([node("Reshape", ["a", "into"], ["r"]), node("InstanceNormalization", ["r", "ones", "zeros"], ["i"]), node("Shape", ["a"], ["s"]),
+                             node("Reshape", ["i", "s"], ["g"]), node("Mul", ["g", "gains"], ["t"]), node("Add", ["t", "biases"], ["u"]),
+                             node("Sigmoid", ["u"], ["v"]), node("Mul", ["u", "v"], ["b"])],
+                            {"into": np.array([0, 4, -1]), "ones": np.ones(4), "zeros": np.zeros(4), "gains": np.linspace(0.5, 1.5, CHANNELS).reshape(-1, 1, 1),
+                             "biases": np.linspace(-1, 1, CHANNELS).reshape(-1, 1, 1)}),
+    "instance normalization": ([node("InstanceNormalization", ["a", "gain", "bias"], ["n"]), node("LeakyRelu", ["n"], ["b"])], NORMALIZATION),
     "identity": ([node("Identity", ["a"], ["t"]), node("Tanh", ["t"], ["b"])], {}),
     "frozen normalization": ([node("BatchNormalization", ["a", "gain", "bias", "mean", "variance"], ["n"]), node("Relu", ["n"], ["b"])], NORMALIZATION),
 }
@@ -214,6 +220,7 @@ BODIES_3D = {
                       node("Transpose", ["v"], ["w"], perm=[0, 4, 1, 2, 3]), node("Add", ["a", "w"], ["b"])], {"scale": np.linspace(0.5, 1.5, CHANNELS)}),
     "upsampling": ([node("Resize", ["a", "", "scales"], ["b"], mode="linear")], {"scales": np.array([1, 1, 2, 1, 2], np.float32)}),
     "frozen normalization": ([node("BatchNormalization", ["a", "gain", "bias", "mean", "variance"], ["n"]), node("Relu", ["n"], ["b"])], NORMALIZATION),
+    "instance normalization": ([node("InstanceNormalization", ["a", "gain", "bias"], ["n"]), node("LeakyRelu", ["n"], ["b"])], NORMALIZATION),
     "transposed convolution": ([node("ConvTranspose", ["a", "k"], ["b"], kernel_shape=[2, 2, 2], strides=[2, 2, 2])],
                                {"k": np.random.default_rng(1).standard_normal((CHANNELS, CHANNELS, 2, 2, 2)) * 0.2}),
 }
@@ -238,6 +245,7 @@ BODIES_1D = {
                         node("Sigmoid", ["r"], ["s"]), node("Mul", ["t", "s"], ["m"]), node("Concat", ["m", "l"], ["b"], axis=1)],
                        {"pads": np.array([0, 0, 4, 0, 0, 0])}),
     "reductions": ([node("ReduceMax", ["a"], ["m"], axes=[2], keepdims=1), node("Tanh", ["m"], ["t"]), node("Mul", ["a", "t"], ["b"])], {}),
+    "instance normalization": ([node("InstanceNormalization", ["a", "gain", "bias"], ["n"]), node("LeakyRelu", ["n"], ["b"])], NORMALIZATION),
     "axis of size 1": ([node("Unsqueeze", ["a", "two"], ["u"]), node("Tanh", ["u"], ["t"]), node("Squeeze", ["t", "two"], ["b"])], {"two": np.array([2])}),
 }
 

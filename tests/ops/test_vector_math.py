@@ -126,6 +126,19 @@ def test_odd_functions_keep_the_sign_of_zero(table, kernel):
     np.testing.assert_array_equal(np.signbit(run(table, kernel, np.array([0.0, -0.0] * 20, np.float32))), [False, True] * 20)
 
 
+def test_swish_within_a_normalization_is_as_exact_as_the_sigmoid(table):
+    """By the kernel that normalizes x again, with a mean of 0, a deviation of 1, a scale of 1 and a bias of -0, which keeps the sign of zeros."""
+    x = numbers_to_check()
+    x = x[np.abs(x) < 87]
+    x = np.concatenate([x, np.zeros(-x.size % 16, np.float32)]).reshape(1, -1, 16)
+    (scale, bias), (mean, inverse), y = np.array([[1.0], [-0.0]], np.float32).repeat(16, 1), np.array([[[0]], [[1]]], np.float32), np.empty_like(x)
+    ints, floats = (x.shape[1], 16, 64, 3, 8, 1, 1), (1e-5, 0.9, -np.inf, np.inf, 1.0)
+    scratch = 8 * 2 * 16 * -(-x.shape[1] // 64) + 4 * 6 * 8 * 16
+    assert call_kernel(table["channels_last_group_norm_again", "float32"], [x, scale, bias, mean, inverse], [y], ints, floats, scratch, EngineHandle(1)) == 0
+    exact = x.astype(np.float64) * scipy.special.expit(x.astype(np.float64))
+    check(y.ravel(), exact.ravel(), 4, np.abs(exact.ravel()) < 2 * LEAST_NORMAL)
+
+
 GELU_BOUNDS = dict.fromkeys(("avx512", "avx2", "neon"), (1.2e-7, 1.5e-7, 1e-4))
 """Instruction set with a table of the normal distribution -> the errors of it and of the derivative, and the relative error of Gelu between -5 and 0. Others
 compute it with an exponential."""

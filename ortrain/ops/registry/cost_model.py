@@ -148,6 +148,8 @@ COSTS: dict[str, Cost] = {
     "BatchNormalization": per_element(7), "BatchNormInternal": per_element(7),
     "BatchNormalizationGrad": per_element(11, FIRST_INPUT), "ChannelsLastBatchNormalization": per_element(7),
     "ChannelsLastBatchNormalizationRecompute": per_element(2), "ChannelsLastBatchNormalizationGrad": per_element(11, FIRST_INPUT),
+    **{f"{layout}GroupNorm": per_element(7, FIRST_INPUT) for layout in ("", "ChannelsLast")},
+    **{f"{layout}GroupNormGrad": per_element(11, FIRST_INPUT) for layout in ("", "ChannelsLast")}, "ChannelsLastGroupNormRecompute": per_element(2),
     "SoftmaxCrossEntropyLoss": per_element(4, FIRST_INPUT), "SoftmaxCrossEntropyLossGrad": per_element(3),
     "LinearCrossEntropy": linear_cross_entropy,
     "LossAndGradient": per_element(6, FIRST_INPUT), "SoftmaxFocalLoss": per_element(5, FIRST_INPUT), "SoftmaxFocalLossGrad": per_element(5),

@@ -15,7 +15,8 @@ OPERATOR_MODULES = {
     "channels_last": (
         "ortrain::ChannelsLastAveragePool", "ortrain::ChannelsLastAveragePoolGrad", "ortrain::ChannelsLastBatchNormalization",
         "ortrain::ChannelsLastBatchNormalizationGrad", "ortrain::ChannelsLastBatchNormalizationRecompute", "ortrain::ChannelsLastConv",
-        "ortrain::ChannelsLastConvGrad", "ortrain::ChannelsLastConvInputGrad", "ortrain::ChannelsLastMaxPool", "ortrain::ChannelsLastMaxPoolGrad",
+        "ortrain::ChannelsLastConvGrad", "ortrain::ChannelsLastConvInputGrad", "ortrain::ChannelsLastGroupNorm", "ortrain::ChannelsLastGroupNormGrad",
+        "ortrain::ChannelsLastGroupNormRecompute", "ortrain::ChannelsLastMaxPool", "ortrain::ChannelsLastMaxPoolGrad",
     ),
     "contrib.alternative_forms": (
         "SparseSoftmaxCrossEntropy", "SparseSoftmaxCrossEntropyGrad", "com.microsoft::ConvTransposeGrad", "com.microsoft::InvertibleLayerNormalizationGrad",

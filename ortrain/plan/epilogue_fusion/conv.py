@@ -1,7 +1,7 @@
 """Epilogue fusion of channels-last convolutions, normalizations and pooling.
 
 A residual, a clipping activation or a frozen normalization is fused into the convolution or normalization before it,
-and a sum of gradients into a convolution's data gradient. Unfused, each would read and write whole activations once
+Swish into a normalization, and a sum of gradients into a convolution's data gradient. Unfused, each would read and write whole activations once
 more and keep the values in between in memory. In the backward pass the mask of an activation is fused into the
 gradient of the normalization or maximum pool that follows it."""
 
@@ -10,34 +10,41 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 from ortrain.ir import Node
 from ortrain.ops.channels_last import can_accumulate_data_gradient
+from ortrain.ops.registry.record import MICROSOFT, canonical_domain
 from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.plan.epilogue_fusion.rewriter import EpilogueRewriter
 
 CONV, PLANES_CONV, NORM, NORM_GRAD = "ChannelsLastConv", "PlanesConv", "ChannelsLastBatchNormalization", "ChannelsLastBatchNormalizationGrad"
+GROUP_NORM, GROUP_NORM_GRAD = "ChannelsLastGroupNorm", "ChannelsLastGroupNormGrad"
 CONV_GRAD, POOL_GRAD = "ChannelsLastConvGrad", "ChannelsLastMaxPoolGrad"
+DEFAULT_ALPHAS = {("", "Swish"): 1.0, (MICROSOFT, "QuickGelu"): 1.702, (MICROSOFT, "QuickGeluGrad"): 1.702}
+"""Domain and type of the operators z sigmoid(alpha z) and their gradient -> the alpha that they have without the attribute."""
 
 
 def fuse_epilogues(nodes: Sequence[Node], inference: ShapeInference, outputs: Iterable[str]) -> list[Node]:
     """Return the nodes with epilogues fused. outputs: values that must still be computed."""
-    if not any(node.op_type in (CONV, PLANES_CONV, NORM, POOL_GRAD) for node in nodes):
+    if not any(node.op_type in (CONV, PLANES_CONV, NORM, GROUP_NORM, POOL_GRAD) for node in nodes):
         return list(nodes)
     return ConvRewriter(nodes, inference, outputs).run()
 
 
 @dataclass(frozen=True, slots=True)
 class GradientMask:
-    """The gradient of a clipping activation: `dy` where `operand` is within limits, else 0.
+    """The gradient of an activation: for a clipping one, `dy` where `operand` is within limits, else 0.
 
-    by_output: whether `operand` is the output of the activation (ReLU) or its input (Clip)."""
+    by_output: whether `operand` is the output of the activation (ReLU) or its input (Clip, Swish)."""
 
     dy: str
     operand: str
     by_output: bool
     nodes: tuple[int, ...]
     """Indices of the nodes that compute the mask and apply it; the last one has the result."""
+    alpha: float = 0.0
+    """That of the gradient of Swish, 0 for clipping activations."""
 
 
 class ConvRewriter(EpilogueRewriter):
@@ -49,7 +56,7 @@ class ConvRewriter(EpilogueRewriter):
 
     def run(self) -> list[Node]:
         for index, node in enumerate(self.nodes):
-            if node.op_type == NORM and node.attributes.get("training_mode", 0):
+            if node.op_type == NORM and node.attributes.get("training_mode", 0) or node.op_type == GROUP_NORM:
                 self._fuse_after_norm(index, node)
             elif node.op_type in (CONV, PLANES_CONV):
                 self._fuse_after_conv(index, node)
@@ -59,7 +66,13 @@ class ConvRewriter(EpilogueRewriter):
                 self._fuse_gradient_sum(index, node)
         return self.remaining()
 
-    # ---- clipping activations
+    # ---- activations
+
+    @staticmethod
+    def _alpha(node: Node) -> float:
+        """Return alpha if a node is z sigmoid(alpha z) or its gradient, else 0."""
+        default = DEFAULT_ALPHAS.get((canonical_domain(node.domain), node.op_type))
+        return 0.0 if default is None else float(node.attributes.get("alpha", default))
 
     def _clipping_limits(self, node: Node) -> tuple[float, float, int] | None:
         """Return (low, high, closed) of a Relu or Clip, None for other nodes. closed: the gradient flows at the
@@ -84,6 +97,8 @@ class ConvRewriter(EpilogueRewriter):
             mask = None
             if node.op_type == "ReluGrad":
                 mask = GradientMask(node.inputs[0], node.inputs[1], True, (index,))
+            elif node.op_type == "QuickGeluGrad" and self._alpha(node):
+                mask = GradientMask(node.inputs[0], node.inputs[1], False, (index,), self._alpha(node))
             elif node.op_type == "Where" and self._scalar(node.inputs[2]) == 0:
                 mask = self._clip_mask(index, node)
             # a mask may broadcast its gradient, such as that of a mean, which a gradient of a normalization does not
@@ -112,39 +127,40 @@ class ConvRewriter(EpilogueRewriter):
     # ---- normalization
 
     def _fuse_after_norm(self, index: int, norm: Node) -> None:
-        """Fuse a clipping activation, or a residual and a ReLU, into a normalization, and the activation's masks into
-        its gradient."""
+        """Fuse an activation, or a residual and a ReLU, into a normalization, and the activation's gradients into its gradient."""
         y = norm.outputs[0]
         input_masks = [mask for mask in self.masks.get(y, ()) if not mask.by_output]
         reader = self._sole_reader(y, {mask_node for mask in input_masks for mask_node in mask.nodes})
         if reader is None:
             return
         after = self.nodes[reader]
-        if after.op_type == "Add" and not input_masks:
+        if after.op_type == "Add" and not input_masks and norm.op_type == NORM:
             self._fuse_residual(index, norm, reader, after)
             return
-        limits = self._clipping_limits(after)
-        if limits is None:
+        limits, alpha = self._clipping_limits(after), self._alpha(after)
+        if limits is None and not alpha or any(mask.alpha != alpha for mask in input_masks):
             return
         output_masks = [mask for mask in self.masks.get(after.outputs[0], ()) if mask.by_output] if after.op_type == "Relu" else []
         masked_gradients = [(mask, self._norm_grad_of(norm, mask, alone=True)) for mask in (*input_masks, *output_masks)]
         if any(grad_index is None for mask, grad_index in masked_gradients if mask in input_masks) or not self._can_delay(norm, reader):
             return
-        self._put_fused(index, reader, norm, norm.inputs[:5], after.outputs[0], limits)
+        activation = {"swish_alpha": alpha} if limits is None else self._limits(limits)
+        self._put_fused(index, reader, norm, norm.inputs[:5], after.outputs[0], activation)
         for mask, grad_index in masked_gradients:
             if grad_index is not None:
                 for mask_node in mask.nodes:
                     self.result[mask_node] = None
                 grad = self.nodes[grad_index]
                 inputs = [mask.dy, *grad.inputs[1:5], norm.inputs[2]]
-                self._replace(grad_index, Node(NORM_GRAD, inputs, grad.outputs, grad.name, grad.domain, self._with_limits(grad, limits)))
+                self._replace(grad_index, Node(grad.op_type, inputs, grad.outputs, grad.name, grad.domain, grad.attributes | activation))
 
     def _norm_grad_of(self, norm: Node, mask: GradientMask, alone: bool) -> int | None:
         """Return the index of the normalization's gradient node that reads a masked gradient. alone: only if it is
         the only reader."""
         masked = self.nodes[mask.nodes[-1]].outputs[0]
         readers = self.readers.get(masked, [])
-        matches = [reader for reader in readers if reader >= 0 and self.nodes[reader].op_type == NORM_GRAD and self.result[reader] is self.nodes[reader]
+        kind = NORM_GRAD if norm.op_type == NORM else GROUP_NORM_GRAD
+        matches = [reader for reader in readers if reader >= 0 and self.nodes[reader].op_type == kind and self.result[reader] is self.nodes[reader]
                    and self.nodes[reader].inputs[0] == masked and self.nodes[reader].inputs[1] == norm.inputs[0]]
         return matches[0] if matches and (not alone or len(readers) == 1) else None
 
@@ -156,11 +172,12 @@ class ConvRewriter(EpilogueRewriter):
         inputs, total = [*norm.inputs[:5], others[0]], add.outputs[0]
         relu_index = self._sole_reader(total)
         if relu_index is None or self.nodes[relu_index].op_type != "Relu" or not self._can_delay(norm, relu_index):
-            self._put_fused(index, reader, norm, inputs, total, None)
+            self._put_fused(index, reader, norm, inputs, total, {})
             return
         relu = self.nodes[relu_index]
         self.result[reader] = None
-        self._put_fused(index, relu_index, norm, inputs, relu.outputs[0], (0.0, inf, 0))
+        limits = self._limits((0.0, inf, 0))
+        self._put_fused(index, relu_index, norm, inputs, relu.outputs[0], limits)
         for mask in self.masks.get(relu.outputs[0], ()):
             grad_index = self._norm_grad_of(norm, mask, alone=False) if mask.by_output else None
             if grad_index is not None:
@@ -168,22 +185,20 @@ class ConvRewriter(EpilogueRewriter):
                 outputs = [*grad.outputs, *[""] * (3 - len(grad.outputs)), self.nodes[mask_index].outputs[0]]
                 self.result[grad_index] = None
                 inputs = [mask.dy, *grad.inputs[1:5], "", mask.operand]
-                self._replace(mask_index, Node(NORM_GRAD, inputs, outputs, grad.name, grad.domain, self._with_limits(grad, (0.0, inf, 0))))
+                self._replace(mask_index, Node(NORM_GRAD, inputs, outputs, grad.name, grad.domain, grad.attributes | limits))
 
     def _can_delay(self, node: Node, index: int) -> bool:
         """Return whether no reader of a node's further outputs comes before an index."""
         return all(reader > index or reader < 0 for name in node.outputs[1:] if name for reader in self.readers.get(name, ()))
 
-    def _put_fused(self, index: int, last: int, node: Node, inputs: list[str], output: str, limits: tuple[float, float, int] | None) -> None:
+    def _put_fused(self, index: int, last: int, node: Node, inputs: list[str], output: str, epilogue: dict[str, Any]) -> None:
         """Replace a node and its epilogue by the fused node, at the index of the last node that it replaces."""
         self.result[index] = None
-        self._replace(last, Node(node.op_type, inputs, [output, *node.outputs[1:]], node.name, node.domain, self._with_limits(node, limits)))
+        self._replace(last, Node(node.op_type, inputs, [output, *node.outputs[1:]], node.name, node.domain, node.attributes | epilogue))
 
     @staticmethod
-    def _with_limits(node: Node, limits: tuple[float, float, int] | None) -> dict[str, object]:
-        if limits is None:
-            return dict(node.attributes)
-        return node.attributes | {"low": limits[0], "high": limits[1], "closed": limits[2]}
+    def _limits(limits: tuple[float, float, int]) -> dict[str, Any]:
+        return dict(zip(("low", "high", "closed"), limits, strict=True))
 
     # ---- convolution
 

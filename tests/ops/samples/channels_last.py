@@ -5,6 +5,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
 from tests.ops.samples import Refusal, Sample
 from tests.ops.samples.conv import conv as conv_first
@@ -229,16 +230,26 @@ def batch_norm(x, scale, bias, mean, variance, residual=None, **attributes):
         mean, variance = batch_mean, batch_variance
     inverse = 1 / np.sqrt(variance + epsilon)
     y = (x - mean) * inverse * scale + bias
-    if residual is not None:
-        y = y + residual
-    return np.clip(y, attributes.get("low", -np.inf), attributes.get("high", np.inf)), new_mean, new_variance, mean, inverse
+    return activated(y if residual is None else y + residual, **attributes), new_mean, new_variance, mean, inverse
+
+
+def activated(z, low=-np.inf, high=np.inf, swish_alpha=0.0, **_):
+    """Return clip(z, low, high), or z sigmoid(swish_alpha z)."""
+    return z * expit(swish_alpha * z) if swish_alpha else np.clip(z, low, high)
+
+
+def gradient_of_input(dy, z, low=-np.inf, high=np.inf, closed=0, swish_alpha=0.0, **_):
+    """Return the gradient of the input z of the activation."""
+    if swish_alpha:
+        s = expit(swish_alpha * z)
+        return dy * (s + swish_alpha * z * s * (1 - s))
+    if (low, high) == (-np.inf, np.inf):
+        return dy
+    return dy * ((z >= low) & (z <= high) if closed else (z > low) & (z < high))
 
 
 def batch_norm_grad(dy, x, scale, mean, inverse, bias=None, y=None, **attributes):
-    low, high = attributes.get("low", -np.inf), attributes.get("high", np.inf)
-    if (low, high) != (-np.inf, np.inf):
-        z = y if y is not None else (x - mean) * inverse * scale + bias
-        dy = dy * ((z >= low) & (z <= high) if attributes.get("closed", 0) else (z > low) & (z < high))
+    dy = gradient_of_input(dy, y if y is not None else (x - mean) * inverse * scale + (0 if bias is None else bias), **attributes)
     normal_x = (x - mean) * inverse
     count = np.prod(x.shape[:3])
     dscale, dbias = (dy * normal_x).sum((0, 1, 2)), dy.sum((0, 1, 2))
@@ -275,8 +286,60 @@ def norm_again_sample(label, shape, attributes, residual=False):
     return Sample("ChannelsLastBatchNormalizationRecompute", inputs, oracle, attributes, domain=ORTRAIN, gradient=False, label=label)
 
 
+# ---- group normalization
+
+
+def group_statistics(x, groups, epsilon=1e-5):
+    """Return the mean and 1 / sqrt(variance + epsilon) of the groups of channels, [n, groups]."""
+    divided = x.reshape(len(x), -1, groups, x.shape[-1] // groups)
+    return divided.mean((1, 3)), 1 / np.sqrt(divided.var((1, 3)) + epsilon)
+
+
+def of_channels(statistics, x):
+    """Return values of groups [n, groups] for the channels of x, [n, 1, ..., c]."""
+    return np.repeat(statistics, x.shape[-1] // statistics.shape[1], 1).reshape(len(x), *(1,) * (x.ndim - 2), x.shape[-1])
+
+
+def group_norm_again(x, scale, bias, mean, inverse, **attributes):
+    return activated((x - of_channels(mean, x)) * of_channels(inverse, x) * scale + bias, **attributes)
+
+
+def group_norm_sample(label, shape, groups, **attributes):
+    """Return a sample of images with different means and spreads."""
+    x = normal(*shape) * np.arange(1, 1 + shape[0]).reshape(-1, *(1,) * (len(shape) - 1)) + np.linspace(-3, 3, shape[-1])
+
+    def oracle(x, scale, bias):
+        statistics = group_statistics(x, groups, attributes.get("epsilon", 1e-5))
+        return group_norm_again(x, scale, bias, *statistics, **attributes), *statistics
+
+    return Sample("ChannelsLastGroupNorm", [x, normal(shape[-1]), normal(shape[-1])], oracle, attributes | {"num_groups": groups}, domain=ORTRAIN, outputs=3,
+                  gradient=False, label=label)
+
+
+def group_norm_again_sample(label, shape, groups, **attributes):
+    inputs = [normal(*shape), normal(shape[-1]), normal(shape[-1]), normal(shape[0], groups), rng.uniform(0.5, 2, (shape[0], groups))]
+    return Sample("ChannelsLastGroupNormRecompute", inputs, lambda *a: group_norm_again(*a, **attributes), attributes | {"num_groups": groups}, domain=ORTRAIN,
+                  gradient=False, label=label)
+
+
+def group_norm_grad_sample(label, shape, groups, **attributes):
+    x, c = normal(*shape), shape[-1]
+
+    def oracle(dy, x, scale, mean, inverse, bias=0):
+        normal_x = (x - of_channels(mean, x)) * of_channels(inverse, x)
+        dy = gradient_of_input(dy, normal_x * scale + bias, **attributes)
+        slope = scale * dy
+        means = [of_channels(group_statistics(values, groups)[0], x) for values in (slope, slope * normal_x)]
+        spatial = tuple(range(x.ndim - 1))
+        return of_channels(inverse, x) * (slope - means[0] - normal_x * means[1]), (dy * normal_x).sum(spatial), dy.sum(spatial)
+
+    inputs = [normal(*shape), x, normal(c) + 2, *group_statistics(x, groups), *([normal(c)] if attributes else [])]
+    return Sample("ChannelsLastGroupNormGrad", inputs, oracle, attributes | {"num_groups": groups}, domain=ORTRAIN, outputs=3, gradient=False, label=label)
+
+
 RELU = {"low": 0.0}
 RELU6 = {"low": 0.0, "high": 6.0, "closed": 1}
+SWISH = {"swish_alpha": 1.25}
 TRAINING = {"training_mode": 1, "momentum": 0.75, "epsilon": 1e-4}
 
 
@@ -421,6 +484,9 @@ SAMPLES: list[Sample] = [
     norm_sample("training with residual", (2, 5, 6, 16), TRAINING, residual=True),
     norm_sample("training with residual and ReLU", (2, 5, 6, 35), TRAINING | RELU, residual=True),
     norm_sample("training with ReLU6", (2, 5, 6, 35), TRAINING | RELU6),
+    *[norm_sample(f"training with Swish, {channels} channels", (2, 5, 6, channels), TRAINING | SWISH) for channels in (1, 16, 35)],
+    norm_again_sample("Swish", (2, 5, 6, 35), SWISH),
+    *[norm_grad_sample(f"Swish, {shape[3]} channels", shape, SWISH) for shape in ((2, 5, 6, 1), (2, 5, 6, 35), (4, 40, 33, 40))],
     norm_again_sample("plain", (2, 5, 6, 19), {}),
     norm_again_sample("ReLU behind a residual", (2, 5, 6, 35), RELU, residual=True),
     norm_again_sample("ReLU6", (4, 40, 33, 40), RELU6),
@@ -431,6 +497,11 @@ SAMPLES: list[Sample] = [
     norm_grad_sample("ReLU", (2, 5, 6, 35), RELU),
     norm_grad_sample("ReLU6", (2, 5, 6, 35), RELU6),
     norm_grad_sample("ReLU behind a residual", (2, 5, 6, 35), RELU, of_y=True),
+    *(make(f"{shape}, {groups} groups", shape, groups, **attributes)
+      for shape, groups, attributes in (((2, 5, 6, 12), 4, {}), ((3, 37, 31, 12), 3, SWISH), ((9, 5, 6, 35), 7, RELU), ((1, 40, 33, 40), 1, SWISH),
+                                        ((8, 4, 4, 64), 32, SWISH), ((2, 3, 4, 5, 6), 2, RELU6), ((2, 5, 6, 3), 3, SWISH), ((1, 2, 3, 2061), 3, {}))
+      for make in (group_norm_sample, group_norm_again_sample, group_norm_grad_sample)),
+    group_norm_sample("epsilon", (2, 5, 6, 12), 2, epsilon=0.5),
     *(sample for case in POOLS for sample in (*pool_samples(*case), *average_samples(*case))),
 ]
 
@@ -444,4 +515,13 @@ REFUSALS: list[Refusal] = [
     Refusal("ChannelsLastMaxPool", [normal(1, 20, 20, 2)], {"kernel_shape": (12, 11)}, domain=ORTRAIN, match="at most 128 taps"),
     Refusal("ChannelsLastAveragePool", [normal(1, 4, 4, 3)], {"kernel_shape": (2, 2), "ceil_mode": 1}, domain=ORTRAIN, match="ceil_mode"),
     Refusal("ChannelsLastBatchNormalization", [X, normal(4), normal(4), normal(4), normal(4)], domain=ORTRAIN, match="input 1 of shape"),
+    Refusal("ChannelsLastBatchNormalization", [X, *[normal(3)] * 4, X], SWISH, domain=ORTRAIN, match="without limits and further inputs"),
+    Refusal("ChannelsLastBatchNormalization", [X, *[normal(3)] * 4], SWISH | RELU, domain=ORTRAIN, match="without limits and further inputs"),
+    Refusal("ChannelsLastBatchNormalizationGrad", [X, X, *[normal(3)] * 3], SWISH, domain=ORTRAIN, match="input 5"),
+    Refusal("ChannelsLastGroupNorm", [X, normal(3), normal(3)], {"num_groups": 2}, domain=ORTRAIN, match="divide"),
+    Refusal("ChannelsLastGroupNorm", [X, normal(4), normal(3)], {"num_groups": 3}, domain=ORTRAIN, match="input 1 of shape"),
+    Refusal("ChannelsLastGroupNorm", [X[0], normal(3), normal(3)], {"num_groups": 3}, domain=ORTRAIN, match=r"expected x \[n, h, w, c\]"),
+    Refusal("ChannelsLastGroupNormRecompute", [X, normal(3), normal(3), normal(1, 2), normal(1, 3)], {"num_groups": 3}, domain=ORTRAIN, match="input 3 of shape"),
+    Refusal("ChannelsLastGroupNormGrad", [X, X, normal(3), normal(1, 3), normal(1, 3)], {"num_groups": 3} | SWISH, domain=ORTRAIN, match="input 5"),
+    Refusal("ChannelsLastGroupNormGrad", [X[:, 1:], X, normal(3), normal(1, 3), normal(1, 3)], {"num_groups": 3}, domain=ORTRAIN, match="input 0 of shape"),
 ]

@@ -13,6 +13,7 @@
 #include "channels_last/grouped.h"
 #include "channels_last/grouped_weight_gradient.h"
 #include "channels_last/batch_norm.h"
+#include "channels_last/group_norm.h"
 #include "channels_last/pool.h"
 #include "channels_last/implicit_gemm_conv.h"
 #include "channels_last/conv.h"

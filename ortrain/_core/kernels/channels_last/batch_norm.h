@@ -1,8 +1,10 @@
-/* Batch normalization of x [pixels, channels] with an epilogue: an optional residual is added, then the result is clamped (ReLU, Clip).
+/* Batch normalization of x [pixels, channels] with an epilogue: an optional residual is added, then an activation applied, a clamp (ReLU, Clip) or, without a
+ * residual, z sigmoid(alpha z) (Swish). group_norm.h normalizes the images of a batch one by one with the same loops.
  *
- * Forward is one pass over x for the statistics and one that writes y. The gradient is one pass for the two sums and one that writes dx. Without a residual,
- * the mask of the clamp is recomputed from x by the expression of the forward pass, which saves reading y. Where the plan does not keep y
- * (ortrain.plan.rematerialization), channels_last_norm_again recomputes it in one pass.
+ * Forward is one pass over x for the statistics and one that writes y. The gradient is one pass for the two sums and one that writes dx. Without a residual, the
+ * activation's input z is recomputed from x by the expression of the forward pass, which saves keeping and reading it. The gradient dz of a clamp is computed
+ * in both passes, that of Swish in the first, which leaves it where dx will be. Where the plan does not keep y (ortrain.plan.rematerialization),
+ * channels_last_norm_again recomputes it in one pass.
  *
  * Sums are of x - x[0], in REAL over NORM_PARTIAL_PIXELS pixels and in double beyond, over blocks of pixels that depend on the shape only: cancellation stays
  * small, and the order of additions is fixed. The loops read whole rows of channels, four pixels at a time. One vector of channels at a time would touch
@@ -16,8 +18,8 @@
 #define W NAMED(WIDTH)
 #ifndef ORTRAIN_CHANNELS_LAST_BATCH_NORM_H
 #define ORTRAIN_CHANNELS_LAST_BATCH_NORM_H
-/* Whether the gradient passes at the limits of the clamp themselves: not for ReLU (OPEN), but for Clip (CLOSED). Same values as in ops/channels_last.py. */
-enum { UNCLAMPED = 0, OPEN = 1, CLOSED = 2 };
+/* The activation. At the limits of a clamp themselves the gradient passes for Clip (CLOSED) and not for ReLU (OPEN). Same values as in ops/channels_last.py. */
+enum { NO_ACTIVATION = 0, OPEN = 1, CLOSED = 2, SWISH = 3 };
 #endif
 
 typedef struct NAMED(BatchNorm) {
@@ -29,8 +31,8 @@ typedef struct NAMED(BatchNorm) {
     const REAL *a, *b;                                /* y = a x + b */
     const REAL *k1, *k2, *k3;                         /* dx = k1 dz - k3 x - k2 */
     double *sums;                                     /* [blocks, 2, channels] */
-    REAL low, high;
-    int clamp;
+    REAL low, high, alpha;
+    int activation;
 } NAMED(BatchNorm);
 
 ALWAYS_INLINE V NAMED(clamp_values)(const NAMED(BatchNorm) *s, V v)
@@ -44,11 +46,25 @@ ALWAYS_INLINE V NAMED(clamp_values)(const NAMED(BatchNorm) *s, V v)
 ALWAYS_INLINE V NAMED(clamp_gradient)(const NAMED(BatchNorm) *s, V dy, V z)
 {
     V low = s->low - (V){0}, high = s->high - (V){0};
-    NAMED(Mask) inside = s->clamp == OPEN ? (z > low) & (z < high) : ~((z < low) | (z > high));
+    NAMED(Mask) inside = s->activation == OPEN ? (z > low) & (z < high) : ~((z < low) | (z > high));
     return (V)(inside & (NAMED(Mask))dy);
 }
-ALWAYS_INLINE REAL NAMED(clamp_gradient_scalar)(const NAMED(BatchNorm) *s, REAL dy, REAL z)
-{ return s->clamp == OPEN ? (z > s->low && z < s->high ? dy : 0) : (z < s->low || z > s->high ? 0 : dy); }
+ALWAYS_INLINE V NAMED(swish_values)(const NAMED(BatchNorm) *s, V z) { return z * NAMED(row_sigmoid)(s->alpha * z); }
+ALWAYS_INLINE V NAMED(swish_gradient)(const NAMED(BatchNorm) *s, V dy, V z)
+{ V az = s->alpha * z, p = NAMED(row_sigmoid)(az); return dy * (p * ((REAL)1 + az * ((REAL)1 - p))); }
+
+/* Return the activation of one number, and the gradient of its input. */
+ALWAYS_INLINE REAL NAMED(activate)(const NAMED(BatchNorm) *s, REAL v)
+{
+    if (s->activation == SWISH) return v * NAMED(sigmoid_of)(s->alpha * v);
+    if (s->activation) { v = v < s->low ? s->low : v; v = v > s->high ? s->high : v; }
+    return v;
+}
+ALWAYS_INLINE REAL NAMED(activation_gradient)(const NAMED(BatchNorm) *s, REAL dy, REAL z)
+{
+    if (s->activation == SWISH) { REAL az = s->alpha * z, p = NAMED(sigmoid_of)(az); return dy * (p * (1 + az * (1 - p))); }
+    return s->activation == OPEN ? (z > s->low && z < s->high ? dy : 0) : (z < s->low || z > s->high ? 0 : dy);
+}
 
 /* Return the two rows of sums of a block, set to zero. */
 static double *NAMED(zeroed_sums)(const NAMED(BatchNorm) *s, int64_t block)
@@ -114,22 +130,22 @@ static void NAMED(apply_item)(void *context, int64_t item, int64_t worker)
         size = min_i64(s->repeat, end - p) * channels;
 #define APPLY(...) for (c = 0; c + W <= size; c += W) { __builtin_prefetch(x + c + NORM_PREFETCH, 0, 2); __builtin_prefetch(y + c + NORM_PREFETCH, 1, 2); \
                                                            V v = LOAD(x + c) * LOAD(s->a + c) + LOAD(s->b + c); __VA_ARGS__; STORE(y + c, v); }
-        if (residual && s->clamp) APPLY(v += LOAD(residual + c); v = NAMED(clamp_values)(s, v))
+        if (s->activation == SWISH) APPLY(v = NAMED(swish_values)(s, v))
+        else if (residual && s->activation) APPLY(v += LOAD(residual + c); v = NAMED(clamp_values)(s, v))
         else if (residual) APPLY(v += LOAD(residual + c))
-        else if (s->clamp) APPLY(v = NAMED(clamp_values)(s, v))
+        else if (s->activation) APPLY(v = NAMED(clamp_values)(s, v))
         else APPLY()
 #undef APPLY
         for (; c < size; c++) {
             REAL v = x[c] * s->a[c] + s->b[c];
             if (residual) v += residual[c];
-            if (s->clamp) { v = v < s->low ? s->low : v; v = v > s->high ? s->high : v; }
-            y[c] = v;
+            y[c] = NAMED(activate)(s, v);
         }
     }
 }
 
-/* sums [2, channels] of a block = the sums over its pixels of dz and of dz (x - mean), where dz is dy masked by the clamp. dz is stored
- * if it is an output. */
+/* sums [2, channels] of a block = the sums over its pixels of dz and of dz (x - mean), where dz is the gradient of the activation's input. dz is stored if it
+ * has a place. */
 static void NAMED(gradient_sums_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(BatchNorm) copy = *(const NAMED(BatchNorm) *)context, *s = &copy; (void)worker;
@@ -156,9 +172,10 @@ static void NAMED(gradient_sums_item)(void *context, int64_t item, int64_t worke
                     STORE(partial + c - c0, a); STORE(partial_dot + c - c0, b);                                                  \
                 }
 #define SUM_ALL(...) { SUM_ROWS(4, __VA_ARGS__) SUM_ROWS(1, __VA_ARGS__) }
-            if (s->clamp && s->y && s->dz) SUM_ALL(d = NAMED(clamp_gradient)(s, d, LOAD(s->y + i)); STORE(s->dz + i, d))
-            else if (s->clamp && s->y) SUM_ALL(d = NAMED(clamp_gradient)(s, d, LOAD(s->y + i)))
-            else if (s->clamp) SUM_ALL(d = NAMED(clamp_gradient)(s, d, x * za + zb))
+            if (s->activation == SWISH) SUM_ALL(d = NAMED(swish_gradient)(s, d, x * za + zb); if (s->dz) STORE(s->dz + i, d))
+            else if (s->activation && s->y && s->dz) SUM_ALL(d = NAMED(clamp_gradient)(s, d, LOAD(s->y + i)); STORE(s->dz + i, d))
+            else if (s->activation && s->y) SUM_ALL(d = NAMED(clamp_gradient)(s, d, LOAD(s->y + i)))
+            else if (s->activation) SUM_ALL(d = NAMED(clamp_gradient)(s, d, x * za + zb))
             else SUM_ALL()
 #undef SUM_ALL
 #undef SUM_ROWS
@@ -170,7 +187,7 @@ static void NAMED(gradient_sums_item)(void *context, int64_t item, int64_t worke
         for (int64_t c = 0; c < channels; c++) {
             int64_t i = p * channels + c;
             REAL d = s->dy[i];
-            if (s->clamp) d = NAMED(clamp_gradient_scalar)(s, d, s->y ? s->y[i] : s->x[i] * s->a[c] + s->b[c]);
+            if (s->activation) d = NAMED(activation_gradient)(s, d, s->y ? s->y[i] : s->x[i] * s->a[c] + s->b[c]);
             if (s->dz) s->dz[i] = d;
             sum[c] += d; dot[c] += (double)d * (s->x[i] - s->mean[c]);
         }
@@ -180,7 +197,7 @@ static void NAMED(gradient_apply_item)(void *context, int64_t item, int64_t work
 {
     const NAMED(BatchNorm) *s = context; (void)worker;
     int64_t first = item * s->rows, end = min_i64(first + s->rows, s->pixels), channels = s->channels, size;
-    const int masked = s->clamp && !s->dz;
+    const int masked = s->activation && !s->dz;
     for (int64_t p = first; p < end; p += s->repeat) {
         const REAL *dy = (s->dz ? s->dz : s->dy) + p * channels, *x = s->x + p * channels, *y = s->y ? s->y + p * channels : 0;
         REAL *dx = s->out + p * channels;
@@ -195,7 +212,7 @@ static void NAMED(gradient_apply_item)(void *context, int64_t item, int64_t work
 #undef APPLY
         for (; c < size; c++) {
             REAL d = dy[c];
-            if (masked) d = NAMED(clamp_gradient_scalar)(s, d, y ? y[c] : x[c] * s->a[c] + s->b[c]);
+            if (masked) d = NAMED(activation_gradient)(s, d, y ? y[c] : x[c] * s->a[c] + s->b[c]);
             dx[c] = s->k1[c] * d - s->k3[c] * x[c] - s->k2[c];
         }
     }
@@ -210,12 +227,12 @@ static void NAMED(reduce_blocks)(NAMED(BatchNorm) *s)
 
 /* Read the arguments that all batch normalization kernels have in common.
  *
- * ints: pixels, channels, pixels of a block, clamp, repeat; floats: epsilon, momentum, lower limit, upper limit; scratch: sums [blocks, 2, channels] as
+ * ints: pixels, channels, pixels of a block, activation, repeat; floats: epsilon, momentum, lower limit, upper limit, alpha; scratch: sums [blocks, 2, channels] as
  * double, then 6 vectors [width], which *vectors is set to. */
 static NAMED(BatchNorm) NAMED(batch_norm_from_args)(const KernelArgs *args, REAL **vectors)
 {
-    NAMED(BatchNorm) s = { .pixels = args->ints[0], .channels = args->ints[1], .rows = args->ints[2], .clamp = (int)args->ints[3], .repeat = args->ints[4],
-                           .low = (REAL)args->floats[2], .high = (REAL)args->floats[3], .sums = args->scratch };
+    NAMED(BatchNorm) s = { .pixels = args->ints[0], .channels = args->ints[1], .rows = args->ints[2], .activation = (int)args->ints[3], .repeat = args->ints[4],
+                           .low = (REAL)args->floats[2], .high = (REAL)args->floats[3], .alpha = (REAL)args->floats[4], .sums = args->scratch };
     s.blocks = ceil_div(s.pixels, s.rows);
     s.width = s.repeat * s.channels;
     *vectors = (REAL *)(s.sums + s.blocks * 2 * s.channels);
@@ -288,7 +305,7 @@ static int NAMED(channels_last_norm_again)(const KernelArgs *args)
     return STATUS_OK;
 }
 
-/* (dy, x, scale, mean, 1 / standard deviation, bias, y or absent) -> (dx, dscale, dbias, dz), all optional. dz: dy masked by the clamp. */
+/* (dy, x, scale, mean, 1 / standard deviation, bias, y or absent) -> (dx, dscale, dbias, dz), all optional. dz: the gradient of the clamp's input. */
 static int NAMED(channels_last_norm_grad)(const KernelArgs *args)
 {
     REAL *vectors;
@@ -297,7 +314,8 @@ static int NAMED(channels_last_norm_grad)(const KernelArgs *args)
     REAL *a = vectors, *b = a + s.width, *k1 = b + s.width, *k2 = k1 + s.width, *k3 = k2 + s.width, *mean = k3 + s.width;
     REAL *dscale = OUTPUT(1), *dbias = OUTPUT(2);
     double count = (double)s.pixels;
-    s.dy = INPUT(0); s.x = INPUT(1); s.mean = NAMED(repeated)(&s, INPUT(3), mean); s.y = INPUT(6); s.out = OUTPUT(0); s.dz = OUTPUT(3);
+    s.dy = INPUT(0); s.x = INPUT(1); s.mean = NAMED(repeated)(&s, INPUT(3), mean); s.y = INPUT(6); s.out = OUTPUT(0);
+    s.dz = s.activation == SWISH ? s.out : OUTPUT(3);
     s.a = a; s.b = b; s.k1 = k1; s.k2 = k2; s.k3 = k3;
     NAMED(affine_coefficients)(&s, scale, bias, s.mean, inv_std, a, b);
     if (s.pixels == 0) return STATUS_OK;

@@ -1,8 +1,12 @@
 /* The channels-last kernels, instantiated for float32 and float64, and their dispatch by the dtype of input 0. */
 #ifndef ORTRAIN_CHANNELS_LAST_H
 #define ORTRAIN_CHANNELS_LAST_H
+#include "common/row_vectors.h"
 #include "matmul/amx_eligibility.h"
 #include "matmul/implicit_gemm.h"
+
+static inline float sigmoid_of_float(float x) { return ot_sigmoidf(x); }
+static inline double sigmoid_of_double(double x) { return 1 / (1 + exp(-x)); }
 #define TEMPLATE "channels_last/all_kernels.h"
 #include "common/float_types.h"
 
@@ -12,6 +16,9 @@ BY_TYPE(channels_last_norm)
 BY_TYPE(channels_last_norm_train)
 BY_TYPE(channels_last_norm_grad)
 BY_TYPE(channels_last_norm_again)
+BY_TYPE(channels_last_group_norm)
+BY_TYPE(channels_last_group_norm_again)
+BY_TYPE(channels_last_group_norm_grad)
 BY_TYPE(channels_last_max_pool)
 BY_TYPE(channels_last_max_pool_grad)
 BY_TYPE(channels_last_average_pool)

@@ -69,17 +69,33 @@ OF_WHOLE(lane_max, max)
 #define TEMPLATE "common/row_vectors_by_type.h"
 #include "common/float_types.h"
 
-/* exp(x) of each element x <= 0, as ot_expf_of_negative: GCC takes loops over the lanes of one vector apart. */
+/* exp(x) of each element in [-87.33, 87.33], as ot_expf_inside: GCC takes loops over the lanes of one vector apart. */
 typedef uint32_t RowBits_float __attribute__((vector_size(VECTOR_BYTES)));
-ALWAYS_INLINE RowVector_float row_exp_of_negative_float(RowVector_float x)
+ALWAYS_INLINE RowVector_float row_exp_inside(RowVector_float x)
 {
     const RowVector_float shifted = OT_SHIFTED(x), r = OT_REMAINDER(x, shifted), q = r * r, y = OT_EXPM1_REDUCED(r, q) + 1.0f;
     const RowBits_float power = ((RowBits_float)shifted << 23) + (127u << 23);                       /* 2^n; the shift drops 0x4B400000 */
-    return row_masked_float(y * (RowVector_float)power, ~(x < -87.33f));                             /* keeps NaN */
+    return y * (RowVector_float)power;
 }
+/* exp(x) of each element x <= 0, as ot_expf_of_negative */
+ALWAYS_INLINE RowVector_float row_exp_of_negative_float(RowVector_float x) { return row_masked_float(row_exp_inside(x), ~(x < -87.33f)); /* keeps NaN */ }
 ALWAYS_INLINE RowVector_double row_exp_of_negative_double(RowVector_double x)
 {
     for (int l = 0; l < ROW_WIDTH_double; l++) x[l] = exp(x[l]);
+    return x;
+}
+
+/* 1 / (1 + exp(-x)) of each element, as ot_sigmoidf */
+ALWAYS_INLINE RowVector_float row_sigmoid_float(RowVector_float x)
+{
+    const RowVector_float low = -87.33f - (RowVector_float){0};
+    RowVector_float z = row_larger_float(low, -x);                                                   /* -x where it is NaN */
+    z = -row_larger_float(low, -z);
+    return 1.0f / (1.0f + row_exp_inside(z));
+}
+ALWAYS_INLINE RowVector_double row_sigmoid_double(RowVector_double x)
+{
+    for (int l = 0; l < ROW_WIDTH_double; l++) x[l] = 1 / (1 + exp(-x[l]));
     return x;
 }
 #endif
