@@ -8,6 +8,7 @@ import pytest
 import ortrain
 from ortrain.ops import loss, padding, planes
 from ortrain.ops.shared import conv_algorithms
+from ortrain.plan import transposes
 from ortrain.plan.elementwise_fusion import assembly, group, pieces
 
 KERNELS = Path(ortrain.__file__).parent / "_core" / "kernels"
@@ -40,6 +41,10 @@ def test_a_constant_is_equal_in_the_kernels(name):
 
 def test_a_work_item_of_a_loss_has_the_rows_that_planning_assumes():
     assert numbers_in_c()["LOSS_ROWS"] == {loss.LOSS_ROWS}
+
+
+def test_chains_of_transposes_count_on_as_many_places_as_strided_copies_have():
+    assert numbers_in_c()["MAX_PLACES"] == {transposes.MAX_PLACES}
 
 
 def test_modes_of_pad_have_the_same_numbers_in_the_kernels():

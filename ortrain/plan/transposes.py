@@ -3,8 +3,7 @@
 Where regions of two layouts meet, a value is transposed, divided into more axes and transposed again, although the result has the elements of the first
 value in one other order, often the same one. Such a chain becomes one Transpose between two Reshapes, which move nothing, or none at all.
 
-A Gather that reorders an axis as a Transpose of its factors would, as the gradient of shuffled pixels does, is a part of such a chain. Where single Transposes
-would move few elements at a time, three and more of them become two, the first of which brings those together that follow each other in the result.
+A Gather that reorders an axis as a Transpose of its factors would, as the gradient of shuffled pixels does, is a part of such a chain.
 
 A chain that makes the parts of a Concat take turns, or undoes it before a Split (the channel shuffle of ShuffleNet and its gradient), is no copy of its own:
 the Concat or Split works on smaller parts."""
@@ -22,11 +21,20 @@ from ortrain.plan.element_order import Factor, exchange, is_move, order_after, o
 from ortrain.plan.operator_kinds import RESHAPES
 
 MIN_RUN = 4
-"""Elements of the source that follow each other in a merged Transpose, at least: one with fewer takes longer than several with more."""
+"""Elements of the source that a merged Transpose moves together, at least: one with fewer takes longer than several with more."""
 
-MIN_COPIES = 3
-"""Copies of a chain whose merged Transpose would move fewer, at least, for two Transposes to replace them: pixels of 32 channels that are shuffled took 1.6 ns
-per element by three Transposes, 1.05 by one, and 0.88 by two."""
+MAX_PLACES = 16
+"""Elements of the source that _core/kernels/indexing/strided_copies.h moves together, at most, where they belong to two axes of the result."""
+
+
+def run_of(factors: Sequence[Factor]) -> int:
+    """Return the number of elements that follow each other in the source of a chain and are moved together.
+
+    Those of the last two factors of the source, such as the pixels that DepthToSpace takes from the channels, are, where there is a third to move along."""
+    *_, after, inner = [Factor(1, 0), *sorted(factors, key=lambda factor: -factor.stride)]
+    if inner.size >= MIN_RUN or factors[-1] in (after, inner) or factors[-1].size < MIN_RUN or inner.size * after.size > MAX_PLACES:
+        return inner.size
+    return inner.size * after.size
 
 
 def piece_of(factors: Sequence[Factor]) -> int:
@@ -53,8 +61,6 @@ class TransposeMerger:
         self.nodes, self.builder, self.inference, self.outputs = nodes, builder, builder.inference, set(outputs)
         self.chains: dict[str, tuple[str, list[Factor], bool]] = {}
         """Value -> the source of its chain, the source's factors in the order of the value, and whether no other node reads what is between them."""
-        self.copies: dict[str, int] = {}
-        """Value -> the number of copies from the source of its chain to the value."""
         self.readers: dict[str, int] = {}
         for node in nodes:
             for name in set(node.inputs):
@@ -84,14 +90,13 @@ class TransposeMerger:
         source, factors, alone = self.chains.get(x, (x, [Factor(prod(before), 1)], True))
         alone = alone and (x == source or self.readers.get(x) == 1 and x not in self.outputs)
         ordered = order_after_exchange(exchanged, factors, before) if exchanged else order_after(node, factors, before)
-        copies = int(node.op_type in ("Transpose", "Gather"))
         if ordered is not None:
-            factors, copies = ordered, copies + self.copies.get(x, 0)
-        elif copies:
+            factors = ordered
+        elif node.op_type in ("Transpose", "Gather"):
             return None
         else:
             source, factors, alone = x, [Factor(prod(before), 1)], True
-        self.chains[y], self.copies[y] = (source, factors, alone), copies
+        self.chains[y] = source, factors, alone
         return self.chains[y]
 
     def _replaced(self, node: Node, source: str, factors: list[Factor], alone: bool) -> bool:
@@ -105,16 +110,10 @@ class TransposeMerger:
             self._emit("Reshape", [source, self._shape(*sizes)], [y], node)
             return True
         order = sorted(range(len(factors)), key=lambda position: -factors[position].stride)
-        is_narrow = factors[order[-1]].size < MIN_RUN
-        if not alone or is_narrow and (self.copies[y] < MIN_COPIES or factors[-1].size < MIN_RUN):
+        if not alone or run_of(factors) < MIN_RUN:
             return False
         divided, moved = (self.builder.names.unique(f"{y}::{part}") for part in ("divided", "transposed"))
         self._emit("Reshape", [source, self._shape(*(factors[position].size for position in order))], [divided], node)
-        if is_narrow:
-            gathered = self.builder.names.unique(f"{y}::gathered")
-            positions = [*(index for index, position in enumerate(order) if position != len(factors) - 1), order.index(len(factors) - 1)]
-            self._emit("Transpose", [divided], [gathered], node, perm=tuple(positions))
-            divided, order = gathered, [order[index] for index in positions]
         self._emit("Transpose", [divided], [moved], node, perm=tuple(map(order.index, range(len(factors)))))
         self._emit("Reshape", [moved, self._shape(*sizes)], [y], node)
         return True

@@ -69,6 +69,11 @@ SAMPLES = [
     Sample("Transpose", [rng.integers(0, 2, (40, 50)).astype(bool)], lambda x: x.T, gradient=False),
     Sample("Transpose", [rng.integers(0, 9, (40, 50)).astype(np.int32)], lambda x: x.T, gradient=False),
     *[Sample("Transpose", [rng.standard_normal(shape)], lambda x: x.T, gradient=False) for shape in ((300, 512), (1100, 530), (257, 1024), (300, 70))],
+    *[Sample("Transpose", [rng.standard_normal(shape)], lambda x, perm=perm: x.transpose(perm), {"perm": perm}, gradient=False)      # rows with places of their own
+      for shape, perm in (((2, 3, 4, 5, 2, 2), (0, 1, 4, 2, 5, 3)), ((2, 3, 4, 35, 3, 3), (0, 1, 4, 2, 5, 3)), ((2, 3, 8, 4, 2), (0, 3, 1, 4, 2)),
+                          ((2, 3, 2, 4, 2, 7), (0, 1, 3, 5, 2, 4)), ((2, 3, 3, 3, 33), (0, 1, 4, 3, 2)), ((2, 3, 4, 8, 2, 9), (0, 3, 1, 5, 4, 2)),
+                          ((16387, 2, 2), (2, 1, 0)), ((2, 2, 16387), (2, 1, 0)), ((16387, 5, 3), (2, 1, 0)), ((3, 5, 16387), (2, 1, 0)), ((40003, 3), (1, 0)),
+                          ((2, 40003, 5), (0, 2, 1)))],
     Sample("Transpose", [rng.standard_normal((53, 71))], lambda x: x.T, gradient=False), Sample("Transpose", [rng.standard_normal((3, 70))], lambda x: x.T, gradient=False),
     Sample("Expand", [rng.standard_normal((3, 1, 7)), ints(3, 50, 7)], lambda x, s: np.broadcast_to(x, s), constants=[1]),
     Sample("Expand", [rng.standard_normal(3), ints(20000, 3)], lambda x, s: np.broadcast_to(x, s), constants=[1], gradient=False),

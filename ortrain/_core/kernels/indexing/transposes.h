@@ -68,6 +68,15 @@ static inline int is_tiled(int64_t m, int64_t n, int64_t from_n) { return m >= P
             r[i + S < SIDE ? i + S : 0] = SHUFFLE_PAIR(x, y, (ROW){ INDICES_##SIDE(HIGH, S, SIDE) });        \
         }
 
+/* Transpose a 4 x 4 block in registers whose rows are anywhere: word j of to[i] = word i of from[j]. */
+typedef uint32_t PlacedRow __attribute__((vector_size(16), aligned(4), may_alias));
+ALWAYS_INLINE void transpose_placed(uint32_t *const *to, const uint32_t *const *from) {
+    PlacedRow r[4];
+    _Pragma("GCC unroll 4") for (int b = 0; b < 4; b++) r[b] = *(const PlacedRow *)from[b];
+    EXCHANGE(PlacedRow, 4, 1) EXCHANGE(PlacedRow, 4, 2)
+    _Pragma("GCC unroll 4") for (int a = 0; a < 4; a++) *(PlacedRow *)to[a] = r[a];
+}
+
 /* NAME transposes a SIDE x SIDE block in registers: to[i * to_m + j] = from[i + j * from_n]. Rounds of shuffles exchange blocks of 1, 2, 4, ... words.
  * LOAD and STORE move row b of `from` and row a of `to`. */
 #define TRANSPOSE_BLOCK(NAME, SIDE, LOAD, STORE) TRANSPOSE_BLOCK_(NAME, SIDE, LOAD, STORE)
@@ -190,6 +199,36 @@ static inline void transpose_words(uint32_t *to, const uint32_t *from, int64_t m
 static inline void transpose_words(uint32_t *to_, const uint32_t *from_, int64_t m, int64_t n, int64_t to_m, int64_t from_n)
     TRANSPOSE_LOOP(uint32_t)
 #endif
+
+/* to[places[i] + j] = from[i + j * from_n], i < count, j < n, for elements of 4 bytes; count and n are at least 4. The last blocks overlap those before. */
+static void transpose_to_places(uint32_t *to, const int64_t *places, const uint32_t *from, int64_t count, int64_t n, int64_t from_n) {
+    for (int64_t j = 0; j < n; j += 4)
+        for (int64_t i = 0; i < count; i += 4) {
+            int64_t a = min_i64(i, count - 4), b = min_i64(j, n - 4);
+#if defined(__GNUC__)
+            const uint32_t *row = from + a + b * from_n;
+            transpose_placed((uint32_t *[]){ to + places[a] + b, to + places[a + 1] + b, to + places[a + 2] + b, to + places[a + 3] + b },
+                             (const uint32_t *[]){ row, row + from_n, row + 2 * from_n, row + 3 * from_n });
+#else
+            for (int64_t k = 0; k < 16; k++) to[places[a + k / 4] + b + k % 4] = from[a + k / 4 + (b + k % 4) * from_n];
+#endif
+        }
+}
+
+/* to[i * to_m + j] = from[i + places[j]], i < m, j < count, for elements of 4 bytes; m and count are at least 4. */
+static void transpose_from_places(uint32_t *to, int64_t to_m, const uint32_t *from, const int64_t *places, int64_t m, int64_t count) {
+    for (int64_t i = 0; i < m; i += 4)
+        for (int64_t j = 0; j < count; j += 4) {
+            int64_t a = min_i64(i, m - 4), b = min_i64(j, count - 4);
+#if defined(__GNUC__)
+            uint32_t *row = to + a * to_m + b;
+            transpose_placed((uint32_t *[]){ row, row + to_m, row + 2 * to_m, row + 3 * to_m },
+                             (const uint32_t *[]){ from + places[b] + a, from + places[b + 1] + a, from + places[b + 2] + a, from + places[b + 3] + a });
+#else
+            for (int64_t k = 0; k < 16; k++) to[(a + k / 4) * to_m + b + k % 4] = from[a + k / 4 + places[b + k % 4]];
+#endif
+        }
+}
 
 /* Return whether transpose_streaming can transpose a plane of elements of `size` bytes: whether its rows are whole aligned vectors. */
 static inline int is_streamable(const void *to, int64_t size, int64_t n, int64_t to_m)
