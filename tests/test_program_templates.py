@@ -67,6 +67,17 @@ def branching():
     return model
 
 
+def paired():
+    """Products both of whose operands have the batch, as in attention that is not scaled."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]> g (float[n, 6, 16] x) => (float[n, 4] y) {
+        one = Constant<value_ints=[1]>() a = MatMul(x, w) t = Transpose<perm=[0, 2, 1]>(x) s = MatMul(a, t) e = Tanh(s) c = MatMul(e, x)
+        m = ReduceMean<keepdims=0>(c, one) y = MatMul(m, v) }""")
+    rng = np.random.default_rng(11)
+    for name, shape in (("w", (16, 16)), ("v", (16, 4))):
+        model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) / 4, name))
+    return model
+
+
 HEADS, WIDTH = 2, 16
 ATTENTION = [
     "shape = Shape(ids) batch = Gather(shape, zero) length = Gather(shape, one) p = Slice(positions, zero, length, zero) e = Gather(words, ids) x = Add(e, p)",
@@ -91,7 +102,7 @@ def attention():
     return model, list(shapes)
 
 
-MODELS = {small: (16,), large: (96,), convolutional: (3, 16, 16), biased: (16,), branching: (3, 8, 8)}
+MODELS = {small: (16,), large: (96,), convolutional: (3, 16, 16), biased: (16,), branching: (3, 8, 8), paired: (6, 16)}
 models = pytest.mark.parametrize("network", MODELS)
 
 
@@ -181,7 +192,8 @@ def test_two_symbolic_dimensions_equal_plans_per_size(plans):
     assert len(symbolic) == 1
 
 
-@pytest.mark.parametrize(("network", "counts"), [(small, (32, 31, 2, 100, 7, 500, 3)), (branching, (32, 31, 1, 2, 16)), (branching, (1, 2, 3))])
+@pytest.mark.parametrize(("network", "counts"), [(small, (32, 31, 2, 100, 7, 500, 3)), (branching, (32, 31, 1, 2, 16)), (branching, (1, 2, 3)), (paired, (16, 1, 2, 9)),
+                                                 (paired, (1, 5, 3))])
 def test_sizes_with_equal_decisions_are_planned_once(plans, network, counts):
     session = session_of(network())
     for count in counts:

@@ -8,6 +8,7 @@ from math import prod
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.activation import fused_activation
+from ortrain.ops.registry.constants import surely_equal
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, check_broadcasts, operator
 from ortrain.ops.registry.sample_gradients import ProductGradient, SampleGradient, SampleGradientBuilder
@@ -59,7 +60,7 @@ def lower_matmul(c: LoweringContext) -> KernelCall:
     m, k = (left[-1], left[-2]) if ta else (left[-2], left[-1])
     n = right[-2] if tb else right[-1]
     batch_a, batch_b = left[:-2], right[:-2]
-    if not ta and all(d == 1 for d in batch_b):
+    if not ta and all(surely_equal(d, 1) for d in batch_b):
         # one GEMM suffices: the batch of a becomes additional rows
         m *= prod(batch_a)
         batch_a, batch_b = (), ()
