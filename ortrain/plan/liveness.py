@@ -47,6 +47,7 @@ class Lifetimes:
         """Values besides the outputs that stay live to the end, because deferred steps read them."""
         self._sizes: dict[str, int] = {}
         self._planned_bytes: dict[str, int] = {}
+        self._arena_bytes: dict[str, int] = {}
 
     def root(self, name: str) -> str:
         """Return the value that owns the memory of `name`, following aliases and in-place outputs."""
@@ -81,6 +82,13 @@ class Lifetimes:
         size = self._planned_bytes.get(name)
         if size is None:
             size = self._planned_bytes[name] = aligned(size_hint(self.nbytes(name)))
+        return size
+
+    def arena_bytes(self, name: str) -> int:
+        """Return the bytes of the arena that a value takes for the sizes that the plan is made with: 0 for one that is stored outside."""
+        size = self._arena_bytes.get(name)
+        if size is None:
+            size = self._arena_bytes[name] = 0 if not name or self.is_outside(name) else self.planned_bytes(name)
         return size
 
     def of_weights(self, steps: Sequence[Step]) -> set[str]:
@@ -125,9 +133,25 @@ class Lifetimes:
         return {name: Block(self.nbytes(name), index, last[name], self.planned_bytes(name)) for name, index in first.items()
                 if name and name not in in_place and not is_outside(name)}
 
+    def live_bytes(self, steps: Sequence[Step]) -> tuple[list[int], dict[str, int], dict[str, int]]:
+        """Choose in-place outputs; return the number of live bytes at each step, and the first and last step of each value's use.
+
+        The same as live_bytes of `blocks`, without making these: the search of rematerialization asks for hundreds of schedules."""
+        first, last = self._choose_in_place(steps)
+        change, end = [0] * (len(steps) + 2), len(steps)
+        sizes, in_place = self._arena_bytes, self.in_place
+        for name, index in first.items():
+            if name in in_place:
+                continue
+            size = sizes[name] if name in sizes else self.arena_bytes(name)
+            if size:
+                change[index] += size
+                change[min(last[name], end) + 1] -= size
+        return with_scratch(steps, change), first, last
+
     def peak(self, steps: Sequence[Step]) -> int:
         """Return the maximum number of live bytes at any step, a lower bound of the arena size."""
-        return max(live_bytes(steps, self.blocks(steps)), default=0)
+        return max(self.live_bytes(steps)[0], default=0)
 
     def _choose_in_place(self, steps: Sequence[Step]) -> tuple[dict[str, int], dict[str, int]]:
         """Fill `in_place`; return the first writes of all values and the last uses of the resulting roots."""
@@ -156,6 +180,11 @@ def live_bytes(steps: Sequence[Step], blocks: Mapping[str, Block]) -> list[int]:
     for block in blocks.values():
         change[block.first] += block.planned_bytes
         change[min(block.last, len(steps)) + 1] -= block.planned_bytes
+    return with_scratch(steps, change)
+
+
+def with_scratch(steps: Sequence[Step], change: Sequence[int]) -> list[int]:
+    """Return the number of live bytes at each step, including its scratch memory. change: by how many bytes each step changes it."""
     live, result = 0, []
     for index, step in enumerate(steps):
         live += change[index]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from ortrain._core.symbolic import memory_at_least, size_hint
 from ortrain.ir import TensorType
-from ortrain.plan.liveness import OPERATIONS_PER_BYTE, Lifetimes, live_bytes
+from ortrain.plan.liveness import OPERATIONS_PER_BYTE, Lifetimes
 from ortrain.plan.steps import Step
 
 MIN_BYTES = 1 << 16
@@ -283,12 +283,11 @@ class Rematerialization:
             done = point + 1
         steps += self.steps[done:]
         points += range(done, len(self.steps))
-        blocks = self.lifetimes.blocks(steps)
-        live = live_bytes(steps, blocks)
+        live, first, last = self.lifetimes.live_bytes(steps)
         peak = max(live)
         peak_index = live.index(peak)
-        recomputed = {value: blocks[name] for value in selection if (name := self.lifetimes.root(self.candidates[value].step.outputs[0])) in blocks}
-        live_at_peak = [value for value, block in recomputed.items() if block.first < peak_index <= block.last]
+        roots = {value: self.lifetimes.root(self.candidates[value].step.outputs[0]) for value in selection}
+        live_at_peak = [value for value, root in roots.items() if root in first and first[root] < peak_index <= last[root]]
         self.schedules[key] = Schedule(steps, points[peak_index], peak, live_at_peak)
         return self.schedules[key]
 

@@ -15,7 +15,7 @@ from ortrain.plan.elementwise_fusion.assembly import Assembled, assemble
 from ortrain.plan.elementwise_fusion.group import Group
 from ortrain.plan.elementwise_fusion.pieces import Pieces
 from ortrain.plan.elementwise_fusion.search import Dependencies, Search
-from ortrain.plan.liveness import Lifetimes, live_bytes
+from ortrain.plan.liveness import Lifetimes
 from ortrain.plan.steps import Step
 
 MIN_ELEMENTS = 1 << 17
@@ -48,7 +48,7 @@ def fuse_elementwise(steps: list[Step], lifetimes: Lifetimes, has_effect: Callab
             fused = fusion.run(kept)
             if fused is steps:
                 break
-            live = live_bytes(fused, lifetimes.blocks(fused))
+            live = lifetimes.live_bytes(fused)[0]
             if max(live) <= peak:
                 return fused
             fusion.reject_near(fused, live.index(max(live)))
