@@ -192,8 +192,8 @@ def test_two_symbolic_dimensions_equal_plans_per_size(plans):
     assert len(symbolic) == 1
 
 
-@pytest.mark.parametrize(("network", "counts"), [(small, (32, 31, 2, 100, 7, 500, 3)), (branching, (32, 31, 1, 2, 16)), (branching, (1, 2, 3)), (paired, (16, 1, 2, 9)),
-                                                 (paired, (1, 5, 3))])
+@pytest.mark.parametrize(("network", "counts"), [(small, (32, 31, 2, 100, 7, 500, 3)), (branching, (32, 31, 1, 2, 16)), (branching, (1, 2, 3)),
+                                                 (paired, (16, 1, 2, 9)), (paired, (1, 5, 3))])
 def test_sizes_with_equal_decisions_are_planned_once(plans, network, counts):
     session = session_of(network())
     for count in counts:
