@@ -148,6 +148,10 @@ MODELS = {
 WIDE = images(300), LABELS
 GROUP_NORMALIZATION = """(float[n, 4, 5, 5] x) => (float[n, 4] y)
     {h = Conv<pads = [1, 1, 1, 1]>(x, w) g = GroupNormalization<num_groups = 2>(h, s, o) r = Relu(g) p = GlobalAveragePool(r) y = Flatten(p)}"""
+EXPORTED_GROUP_NORMALIZATION = """(float[n, 4, 5, 5] x) => (float[n, 4] y)
+    {h = Conv<pads = [1, 1, 1, 1]>(x, w) into = Constant<value_ints = [0, 2, -1]>() ones = Constant<value_floats = [1.0, 1.0]>()
+     zeros = Constant<value_floats = [0.0, 0.0]>() q = Reshape(h, into) z = InstanceNormalization(q, ones, zeros) shape = Shape(h) t = Reshape(z, shape)
+     m = Mul(t, s) g = Add(m, o) r = Relu(g) p = GlobalAveragePool(r) y = Flatten(p)}"""
 each_model = pytest.mark.parametrize("name", MODELS)
 
 
@@ -165,12 +169,13 @@ def test_gradients_are_those_of_samples_one_by_one_clipped_and_added(name):
         assert distance(flat_gradient(session), expected / SAMPLES) < 1e-6
 
 
-def test_group_normalization_by_channels():
-    weights = {"w": (4, 4, 3, 3), "s": (4,), "o": (4,)}
+@pytest.mark.parametrize(("text", "shape"), [(GROUP_NORMALIZATION, (4,)), (EXPORTED_GROUP_NORMALIZATION, (4, 1, 1))])
+def test_group_normalization_by_channels(text, shape):
+    weights = {"w": (4, 4, 3, 3), "s": shape, "o": shape}
     batch = images(4, 5, 5), LABELS
-    with private(model_of(GROUP_NORMALIZATION, weights, opset=21), None) as alone:
+    with private(model_of(text, weights, opset=21), None) as alone:
         expected, _ = sum_one_by_one(alone, batch, LIMIT)
-    with private(model_of(GROUP_NORMALIZATION, weights, opset=21), clipping()) as session:
+    with private(model_of(text, weights, opset=21), clipping()) as session:
         session.train_step(*batch)
         np.testing.assert_allclose(flat_gradient(session), expected / SAMPLES, rtol=1e-3, atol=1e-6)
 
