@@ -12,7 +12,7 @@ from ortrain.ir import Node
 from ortrain.ops.indexing import Bounds, slice_bounds, split_lengths
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, canonical_domain
 from ortrain.ops.registry.shape_inference import ShapeInference
-from ortrain.plan.epilogue_fusion.rewriter import EpilogueRewriter
+from ortrain.plan.epilogue_fusion.rewriter import EpilogueRewriter, without_unread
 from ortrain.plan.operator_kinds import PARTITIONS
 
 
@@ -29,7 +29,8 @@ class ConcatenatedSlices(EpilogueRewriter):
         for index, node in enumerate(self.nodes):
             if self._is_concat(index):
                 self._convert(index, node)
-        return self._without_unread()
+        outputs = [name for name, readers in self.readers.items() if -1 in readers]
+        return without_unread(self.remaining(), outputs, self._is_partition)
 
     def _is_concat(self, index: int | None) -> bool:
         return index is not None and self.nodes[index].op_type == "Concat" and canonical_domain(self.nodes[index].domain) == ""
@@ -83,14 +84,3 @@ class ConcatenatedSlices(EpilogueRewriter):
     def _is_read_by_concat(self, name: str) -> bool:
         readers = self.readers.get(name, ())
         return len(readers) == 1 and readers[0] >= 0 and self._is_concat(readers[0])
-
-    def _without_unread(self) -> list[Node]:
-        """Return the result without slices that nothing reads any more."""
-        needed = {name for name, readers in self.readers.items() if -1 in readers}
-        kept = []
-        for node in reversed(self.remaining()):
-            if self._is_partition(node) and needed.isdisjoint(node.outputs):
-                continue
-            needed.update(node.inputs)
-            kept.append(node)
-        return kept[::-1]

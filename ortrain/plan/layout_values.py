@@ -84,6 +84,9 @@ class LaidOutValues:
             rank = len(self.sizes(name))
             self.emit("Transpose", [source], [name], Node("Transpose", [], [], name), "", perm=(0, *range(rank - count, rank), *range(1, rank - count)))
 
+    def is_channels_last(self, name: str) -> bool:
+        return name in self.only_channels_last
+
     def channel_axes(self, name: str) -> int:
         """Return the number of axes into which the channels of a channels-last value are divided; 0 if the value is not channels-last."""
         return 1 if name in self.only_channels_last else self.divided.get(name, ("", 0))[1]

@@ -18,8 +18,11 @@ from ortrain.ops.registry.constants import surely_equal
 from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.record import MICROSOFT, canonical_domain
 from ortrain.plan.element_order import Factor, exchange, is_move, order_after, order_after_exchange, static_sizes
+from ortrain.plan.epilogue_fusion.rewriter import without_unread
 from ortrain.plan.operator_kinds import RESHAPES
 
+COPIES = RESHAPES | {"Transpose", "Concat", "Gather"}
+"""Operators that go where nothing reads their results any more."""
 MIN_RUN = 4
 """Elements of the source that a merged Transpose moves together, at least: one with fewer takes longer than several with more."""
 
@@ -73,7 +76,7 @@ class TransposeMerger:
             chain = self._extended(node)
             if not (self._deals_out(node) if chain is None else self._takes_turns(node, *chain) or self._replaced(node, *chain)):
                 self.result.append(node)
-        return self._without_unread()
+        return without_unread(self.result, self.outputs, lambda node: node.op_type in COPIES and canonical_domain(node.domain) == "")
 
     def _sizes(self, name: str) -> tuple[int, ...] | None:
         return static_sizes(self.inference, name)
@@ -176,14 +179,3 @@ class TransposeMerger:
         node = Node(op_type, inputs, outputs, original.name, domain, attributes)
         self.inference.visit(node)
         self.result.append(node)
-
-    def _without_unread(self) -> list[Node]:
-        """Return the result without transposes, reshapes, gathers and concatenations that nothing reads any more."""
-        needed, kept = set(self.outputs), []
-        for node in reversed(self.result):
-            is_copy = canonical_domain(node.domain) == "" and node.op_type in RESHAPES | {"Transpose", "Concat", "Gather"}
-            if is_copy and not any(name in needed for name in node.outputs):
-                continue
-            needed.update(node.inputs)
-            kept.append(node)
-        return kept[::-1]

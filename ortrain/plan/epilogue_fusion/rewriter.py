@@ -3,11 +3,22 @@ appear in files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ortrain.ir import Node
 from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.shape_inference import ShapeInference
+
+
+def without_unread(nodes: Sequence[Node], outputs: Iterable[str], may_go: Callable[[Node], bool]) -> list[Node]:
+    """Return the nodes without those whose results nothing reads, as far as `may_go` holds for them. outputs: values that must still be computed."""
+    needed, kept = set(outputs), []
+    for node in reversed(nodes):
+        if may_go(node) and needed.isdisjoint(node.outputs):
+            continue
+        needed.update(node.inputs)
+        kept.append(node)
+    return kept[::-1]
 
 
 class EpilogueRewriter:
