@@ -117,7 +117,7 @@ def trained(**options):
 def test_a_network_of_convolutions_stays_channels_last_and_trains_as_without_fusion(monkeypatch):
     losses, weights, plan = trained()
     steps = {step.node.op_type: step.node for step in plan.steps}
-    assert steps["ChannelsLastGroupNorm"].attributes["swish_alpha"] == steps["ChannelsLastGroupNormGrad"].attributes["swish_alpha"] == 1
+    assert steps["ChannelsLastGroupNorm"].attributes["activation"] == steps["ChannelsLastGroupNormGrad"].attributes["activation"] == "Swish"
     assert not any(name in kind for kind in steps for name in ("Sigmoid", "Swish", "Gelu"))
     monkeypatch.setattr("ortrain.training.binding.fused_training_model", lambda model: model)
     expected_losses, expected_weights, unfused = trained()

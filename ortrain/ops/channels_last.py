@@ -176,9 +176,10 @@ def conv_input_grad(c: InferenceContext) -> list[TensorType]:
 
 # ---- batch normalization
 
-OPEN, CLOSED, SWISH = 1, 2, 3
-"""The activation that is fused: one with limits, at which the gradient flows for Clip (closed) and not for ReLU (open), or Swish; see
-channels_last/batch_norm.h."""
+OPEN, CLOSED = 1, 2
+"""Whether the gradient of a fused activation with limits flows at these: not for ReLU (open), but for Clip (closed); see channels_last/batch_norm.h."""
+CURVES = {"": 0, "Swish": 3, "LeakyRelu": 4, "HardSwish": 5}
+"""Attribute `activation` -> the number of the activation in channels_last/batch_norm.h. `alpha` is the attribute of Swish and LeakyRelu."""
 MAX_LANES = 16
 """The lanes of the widest vector: so many channels, or channels of so many pixels, are computed at once."""
 MIN_NORM_ROW = 128
@@ -204,13 +205,12 @@ def norm_call(c: LoweringContext, kernel: str, x: int, in_place: dict[int, int])
 def norm_call_of_pixels(c: LoweringContext, kernel: str, pixels: int, channels: int, dtype: str, in_place: dict[int, int]) -> KernelCall:
     """Return the call of a kernel of channels_last/batch_norm.h, which normalize x [pixels, channels]."""
     limited, low, high = limits(c)
-    alpha = float(c.attribute("swish_alpha", 0.0))
-    floats = (float(c.attribute("epsilon", 1e-5)), float(c.attribute("momentum", 0.9)), low, high, alpha)
+    floats = (float(c.attribute("epsilon", 1e-5)), float(c.attribute("momentum", 0.9)), low, high, float(c.attribute("alpha", 0.0)))
     repeat = MAX_LANES // gcd(channels, MAX_LANES)
     repeat *= max(1, MIN_NORM_ROW // (repeat * channels))
     rows = -(-symbolic_max(64, -(-pixels // (2 * SPREAD))) // repeat) * repeat
     scratch = -(-pixels // rows) * 2 * channels * 8 + round_up(6 * repeat * channels * ITEM_SIZE[dtype], 8)
-    activation = SWISH if alpha else (CLOSED if c.attribute("closed", 0) else OPEN) if limited else 0
+    activation = CURVES[str(c.attribute("activation", ""))] or ((CLOSED if c.attribute("closed", 0) else OPEN) if limited else 0)
     return KernelCall(kernel, (pixels, channels, rows, activation, repeat), floats, scratch=scratch, in_place=in_place)
 
 
@@ -220,9 +220,16 @@ def norm_in_place(c: LoweringContext) -> dict[int, int]:
 
 
 def check_activation(c: InferenceContext, *forbidden: int) -> None:
-    """Raise ShapeInferenceError for a fused Swish beside limits, or beside inputs that only a clipping activation may have."""
-    if c.attribute("swish_alpha", 0.0) and (limits(c)[0] or any(c.has(index) for index in forbidden)):
-        raise c.error("expected swish_alpha without limits and further inputs")
+    """Raise ShapeInferenceError for an unknown activation, or one beside limits or beside inputs that only a clipping activation may have."""
+    activation = str(c.attribute("activation", ""))
+    if activation not in CURVES:
+        raise c.error(f"expected an activation of {', '.join(filter(None, CURVES))}, got {activation!r}")
+    if activation and (limits(c)[0] or any(c.has(index) for index in forbidden)):
+        raise c.error(f"expected {activation} without limits and further inputs")
+
+
+def has_activation(c: InferenceContext) -> bool:
+    return bool(limits(c)[0] or c.attribute("activation", ""))
 
 
 def lower_norm(c: LoweringContext) -> KernelCall:
@@ -244,7 +251,7 @@ def recompute_norm(node: Node, y: str) -> Node | None:
 
 @operator("ChannelsLastBatchNormalization", domain=ORTRAIN, lower=lower_norm, rematerialize=recompute_norm, required_outputs=1)
 def batch_normalization(c: InferenceContext) -> list[TensorType]:
-    """BatchNormInternal with y = clip(norm(x [n, h, w, c]) + residual, low, high), the residual (input 5) being optional, or swish(norm(x)) with swish_alpha"""
+    """BatchNormInternal with y = clip(norm(x [n, h, w, c]) + residual, low, high), the residual (input 5) being optional, or activation(norm(x))"""
     check_norm_inputs(c, 0, 1, 2, 3, 4, alike=(5,))
     check_activation(c, 5)
     return [c.type(0), c.type(3), c.type(4), c.type(3), c.type(3)]
@@ -262,8 +269,7 @@ def batch_normalization_recompute(c: InferenceContext) -> list[TensorType]:
 @operator("ChannelsLastBatchNormalizationGrad", domain=ORTRAIN, lower=lower_norm_grad, takes_rounded=(1, 6))
 def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias, dz) of (dy, x, scale, batch mean, 1 / standard deviation, bias, y); dz is dy masked by the fused activation"""
-    has_activation = bool(limits(c)[0] or c.attribute("swish_alpha", 0.0))
-    check_norm_inputs(c, 1, 2, 3, 4, *((5,) if c.has(5) or has_activation and not c.has(6) else ()), alike=(0, 6))
+    check_norm_inputs(c, 1, 2, 3, 4, *((5,) if c.has(5) or has_activation(c) and not c.has(6) else ()), alike=(0, 6))
     check_activation(c, 6)
     if c.has_output(3) and not (limits(c)[0] and c.has(6)):
         raise c.error("expected y and a fused activation for output dz, which equals dy without them, got none")
@@ -302,7 +308,7 @@ def recompute_group_norm(node: Node, y: str) -> Node | None:
 @operator("ChannelsLastGroupNorm", domain=ORTRAIN, lower=lambda c: group_norm_call(c, "channels_last_group_norm", 0, {0: 0}),
           rematerialize=recompute_group_norm, required_outputs=1)
 def group_norm(c: InferenceContext) -> list[TensorType]:
-    """GroupNorm of x [n, h, w, c] with an activation: clip(norm(x), low, high), or swish(norm(x)) with swish_alpha"""
+    """GroupNorm of x [n, h, w, c] with an activation: clip(norm(x), low, high), or activation(norm(x))"""
     statistics = TensorType(c.dtype(0), check_group_norm(c, 0, 1, 2))
     return [c.type(0), statistics, statistics]
 
@@ -317,8 +323,7 @@ def group_norm_recompute(c: InferenceContext) -> list[TensorType]:
 @operator("ChannelsLastGroupNormGrad", domain=ORTRAIN, lower=lambda c: group_norm_call(c, "channels_last_group_norm_grad", 1, {0: 0}), takes_rounded=(1,))
 def group_norm_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias) of (dy, x, scale, mean, 1 / standard deviation, bias), the bias only for an activation"""
-    has_activation = bool(limits(c)[0] or c.attribute("swish_alpha", 0.0))
-    check_inputs(c, check_group_norm(c, 1, 2, *((5,) if c.has(5) or has_activation else ())), 3, 4)
+    check_inputs(c, check_group_norm(c, 1, 2, *((5,) if c.has(5) or has_activation(c) else ())), 3, 4)
     check_inputs(c, c.shape(1), 0)
     return [c.type(1), c.type(2), c.type(2)]
 

@@ -32,7 +32,7 @@ INTEGER = _names("""
 NUMBER = _names("""
     alpha beta bias clip cubic_coeff_a decay_factor dloss epsilon extrapolation_value gamma height_scale high label_smoothing lambd low
     mask_filter_value max mean min momentum norm_coefficient norm_coefficient_post p ratio ratio_max ratio_min scale scale_0 scale_1 scale_2 seed
-    softcap spatial_scale swish_alpha value_float width_scale
+    softcap spatial_scale value_float width_scale
 """) | {name for algorithm in ALGORITHMS.values() for name in algorithm.floats}
 TEXT = _names("""
     activation approximate auto_pad coordinate_transformation_mode direction equation keep_aspect_ratio_policy mode nearest_mode operator operator_domain

@@ -1,9 +1,9 @@
 """Epilogue fusion of channels-last convolutions, normalizations and pooling.
 
 A residual, a clipping activation or a frozen normalization is fused into the convolution or normalization before it,
-Swish into a normalization, and a sum of gradients into a convolution's data gradient. Unfused, each would read and write whole activations once
-more and keep the values in between in memory. In the backward pass the mask of an activation is fused into the
-gradient of the normalization or maximum pool that follows it."""
+Swish, LeakyRelu or HardSwish into a normalization, and a sum of gradients into a convolution's data gradient. Unfused,
+each would read and write whole activations once more and keep the values in between in memory. In the backward pass
+the gradient of an activation is fused into that of the normalization, or of the maximum pool, that it belongs to."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from typing import Any
 
 from ortrain.ir import Node
 from ortrain.ops.channels_last import can_accumulate_data_gradient
-from ortrain.ops.registry.record import MICROSOFT, canonical_domain
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, canonical_domain
 from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.plan.epilogue_fusion.rewriter import EpilogueRewriter
 
 CONV, PLANES_CONV, NORM, NORM_GRAD = "ChannelsLastConv", "PlanesConv", "ChannelsLastBatchNormalization", "ChannelsLastBatchNormalizationGrad"
 GROUP_NORM, GROUP_NORM_GRAD = "ChannelsLastGroupNorm", "ChannelsLastGroupNormGrad"
 CONV_GRAD, POOL_GRAD = "ChannelsLastConvGrad", "ChannelsLastMaxPoolGrad"
-DEFAULT_ALPHAS = {("", "Swish"): 1.0, (MICROSOFT, "QuickGelu"): 1.702, (MICROSOFT, "QuickGeluGrad"): 1.702}
-"""Domain and type of the operators z sigmoid(alpha z) and their gradient -> the alpha that they have without the attribute."""
+CURVES = {("", "Swish"): ("Swish", 1.0), (MICROSOFT, "QuickGelu"): ("Swish", 1.702), (MICROSOFT, "QuickGeluGrad"): ("Swish", 1.702),
+          ("", "LeakyRelu"): ("LeakyRelu", 0.01), (MICROSOFT, "LeakyReluGrad"): ("LeakyRelu", 0.01),
+          ("", "HardSwish"): ("HardSwish", 0.0), (ORTRAIN, "HardSwishGrad"): ("HardSwish", 0.0)}
+"""Domain and type of an activation or of its gradient -> the attribute `activation` of a normalization, and the alpha that it has without the attribute."""
 
 
 def fuse_epilogues(nodes: Sequence[Node], inference: ShapeInference, outputs: Iterable[str]) -> list[Node]:
@@ -30,6 +32,10 @@ def fuse_epilogues(nodes: Sequence[Node], inference: ShapeInference, outputs: It
     if not any(node.op_type in (CONV, PLANES_CONV, NORM, GROUP_NORM, POOL_GRAD) for node in nodes):
         return list(nodes)
     return ConvRewriter(nodes, inference, outputs).run()
+
+
+Curve = tuple[str, float]
+"""The attributes `activation` and `alpha`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +49,8 @@ class GradientMask:
     by_output: bool
     nodes: tuple[int, ...]
     """Indices of the nodes that compute the mask and apply it; the last one has the result."""
-    alpha: float = 0.0
-    """That of the gradient of Swish, 0 for clipping activations."""
+    curve: Curve | None = None
+    """That of the activation, None for clipping ones."""
 
 
 class ConvRewriter(EpilogueRewriter):
@@ -69,10 +75,10 @@ class ConvRewriter(EpilogueRewriter):
     # ---- activations
 
     @staticmethod
-    def _alpha(node: Node) -> float:
-        """Return alpha if a node is z sigmoid(alpha z) or its gradient, else 0."""
-        default = DEFAULT_ALPHAS.get((canonical_domain(node.domain), node.op_type))
-        return 0.0 if default is None else float(node.attributes.get("alpha", default))
+    def _curve(node: Node) -> Curve | None:
+        """Return the curve of an activation that is not clipping, or of its gradient; None for other nodes."""
+        found = CURVES.get((canonical_domain(node.domain), node.op_type))
+        return None if found is None else (found[0], float(node.attributes.get("alpha", found[1])))
 
     def _clipping_limits(self, node: Node) -> tuple[float, float, int] | None:
         """Return (low, high, closed) of a Relu or Clip, None for other nodes. closed: the gradient flows at the
@@ -97,8 +103,8 @@ class ConvRewriter(EpilogueRewriter):
             mask = None
             if node.op_type == "ReluGrad":
                 mask = GradientMask(node.inputs[0], node.inputs[1], True, (index,))
-            elif node.op_type == "QuickGeluGrad" and self._alpha(node):
-                mask = GradientMask(node.inputs[0], node.inputs[1], False, (index,), self._alpha(node))
+            elif node.op_type.endswith("Grad") and (curve := self._curve(node)) is not None:
+                mask = GradientMask(node.inputs[0], node.inputs[1], False, (index,), curve)
             elif node.op_type == "Where" and self._scalar(node.inputs[2]) == 0:
                 mask = self._clip_mask(index, node)
             # a mask may broadcast its gradient, such as that of a mean, which a gradient of a normalization does not
@@ -137,14 +143,14 @@ class ConvRewriter(EpilogueRewriter):
         if after.op_type == "Add" and not input_masks and norm.op_type == NORM:
             self._fuse_residual(index, norm, reader, after)
             return
-        limits, alpha = self._clipping_limits(after), self._alpha(after)
-        if limits is None and not alpha or any(mask.alpha != alpha for mask in input_masks):
+        limits, curve = self._clipping_limits(after), self._curve(after)
+        if limits is None and curve is None or any(mask.curve != curve for mask in input_masks):
             return
         output_masks = [mask for mask in self.masks.get(after.outputs[0], ()) if mask.by_output] if after.op_type == "Relu" else []
         masked_gradients = [(mask, self._norm_grad_of(norm, mask, alone=True)) for mask in (*input_masks, *output_masks)]
         if any(grad_index is None for mask, grad_index in masked_gradients if mask in input_masks) or not self._can_delay(norm, reader):
             return
-        activation = {"swish_alpha": alpha} if limits is None else self._limits(limits)
+        activation = self._limits(limits) if limits is not None else dict(zip(("activation", "alpha"), curve or (), strict=True))
         self._put_fused(index, reader, norm, norm.inputs[:5], after.outputs[0], activation)
         for mask, grad_index in masked_gradients:
             if grad_index is not None:

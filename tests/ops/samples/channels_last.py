@@ -233,16 +233,22 @@ def batch_norm(x, scale, bias, mean, variance, residual=None, **attributes):
     return activated(y if residual is None else y + residual, **attributes), new_mean, new_variance, mean, inverse
 
 
-def activated(z, low=-np.inf, high=np.inf, swish_alpha=0.0, **_):
-    """Return clip(z, low, high), or z sigmoid(swish_alpha z)."""
-    return z * expit(swish_alpha * z) if swish_alpha else np.clip(z, low, high)
+CURVES = {"Swish": lambda z, alpha: z * expit(alpha * z), "LeakyRelu": lambda z, alpha: np.where(z > 0, z, alpha * z),
+          "HardSwish": lambda z, _: z * np.clip(z / 6 + 0.5, 0, 1)}
+SLOPES = {"Swish": lambda z, alpha: expit(alpha * z) * (1 + alpha * z * (1 - expit(alpha * z))), "LeakyRelu": lambda z, alpha: np.where(z > 0, 1, alpha),
+          "HardSwish": lambda z, _: np.where(np.abs(z) < 3, z / 3 + 0.5, z > 0)}
+"""Activations and their derivatives."""
 
 
-def gradient_of_input(dy, z, low=-np.inf, high=np.inf, closed=0, swish_alpha=0.0, **_):
+def activated(z, low=-np.inf, high=np.inf, activation="", alpha=0.0, **_):
+    """Return clip(z, low, high), or the activation of z."""
+    return CURVES[activation](z, alpha) if activation else np.clip(z, low, high)
+
+
+def gradient_of_input(dy, z, low=-np.inf, high=np.inf, closed=0, activation="", alpha=0.0, **_):
     """Return the gradient of the input z of the activation."""
-    if swish_alpha:
-        s = expit(swish_alpha * z)
-        return dy * (s + swish_alpha * z * s * (1 - s))
+    if activation:
+        return dy * SLOPES[activation](z, alpha)
     if (low, high) == (-np.inf, np.inf):
         return dy
     return dy * ((z >= low) & (z <= high) if closed else (z > low) & (z < high))
@@ -339,7 +345,7 @@ def group_norm_grad_sample(label, shape, groups, **attributes):
 
 RELU = {"low": 0.0}
 RELU6 = {"low": 0.0, "high": 6.0, "closed": 1}
-SWISH = {"swish_alpha": 1.25}
+SWISH, LEAKY_RELU, HARD_SWISH = {"activation": "Swish", "alpha": 1.25}, {"activation": "LeakyRelu", "alpha": 0.2}, {"activation": "HardSwish"}
 TRAINING = {"training_mode": 1, "momentum": 0.75, "epsilon": 1e-4}
 
 
@@ -485,7 +491,9 @@ SAMPLES: list[Sample] = [
     norm_sample("training with residual and ReLU", (2, 5, 6, 35), TRAINING | RELU, residual=True),
     norm_sample("training with ReLU6", (2, 5, 6, 35), TRAINING | RELU6),
     *[norm_sample(f"training with Swish, {channels} channels", (2, 5, 6, channels), TRAINING | SWISH) for channels in (1, 16, 35)],
-    norm_again_sample("Swish", (2, 5, 6, 35), SWISH),
+    *[norm_again_sample(curve["activation"], (2, 5, 6, 35), curve) for curve in (SWISH, LEAKY_RELU, HARD_SWISH)],
+    *[norm_sample(f"training with {curve['activation']}", (2, 5, 6, 35), TRAINING | curve) for curve in (LEAKY_RELU, HARD_SWISH)],
+    *[norm_grad_sample(curve["activation"], (2, 5, 6, 35), curve) for curve in (LEAKY_RELU, HARD_SWISH)],
     *[norm_grad_sample(f"Swish, {shape[3]} channels", shape, SWISH) for shape in ((2, 5, 6, 1), (2, 5, 6, 35), (4, 40, 33, 40))],
     norm_again_sample("plain", (2, 5, 6, 19), {}),
     norm_again_sample("ReLU behind a residual", (2, 5, 6, 35), RELU, residual=True),
@@ -499,7 +507,7 @@ SAMPLES: list[Sample] = [
     norm_grad_sample("ReLU behind a residual", (2, 5, 6, 35), RELU, of_y=True),
     *(make(f"{shape}, {groups} groups", shape, groups, **attributes)
       for shape, groups, attributes in (((2, 5, 6, 12), 4, {}), ((3, 37, 31, 12), 3, SWISH), ((9, 5, 6, 35), 7, RELU), ((1, 40, 33, 40), 1, SWISH),
-                                        ((8, 4, 4, 64), 32, SWISH), ((2, 3, 4, 5, 6), 2, RELU6), ((2, 5, 6, 3), 3, SWISH), ((1, 2, 3, 2061), 3, {}))
+                                        ((8, 4, 4, 64), 32, SWISH), ((2, 3, 4, 5, 6), 2, RELU6), ((2, 5, 6, 12), 2, LEAKY_RELU), ((9, 5, 6, 12), 2, HARD_SWISH), ((2, 5, 6, 3), 3, SWISH), ((1, 2, 3, 2061), 3, {}))
       for make in (group_norm_sample, group_norm_again_sample, group_norm_grad_sample)),
     group_norm_sample("epsilon", (2, 5, 6, 12), 2, epsilon=0.5),
     *(sample for case in POOLS for sample in (*pool_samples(*case), *average_samples(*case))),
@@ -516,6 +524,7 @@ REFUSALS: list[Refusal] = [
     Refusal("ChannelsLastAveragePool", [normal(1, 4, 4, 3)], {"kernel_shape": (2, 2), "ceil_mode": 1}, domain=ORTRAIN, match="ceil_mode"),
     Refusal("ChannelsLastBatchNormalization", [X, normal(4), normal(4), normal(4), normal(4)], domain=ORTRAIN, match="input 1 of shape"),
     Refusal("ChannelsLastBatchNormalization", [X, *[normal(3)] * 4, X], SWISH, domain=ORTRAIN, match="without limits and further inputs"),
+    Refusal("ChannelsLastBatchNormalization", [X, *[normal(3)] * 4], {"activation": "Selu"}, domain=ORTRAIN, match="Swish, LeakyRelu, HardSwish, got 'Selu'"),
     Refusal("ChannelsLastBatchNormalization", [X, *[normal(3)] * 4], SWISH | RELU, domain=ORTRAIN, match="without limits and further inputs"),
     Refusal("ChannelsLastBatchNormalizationGrad", [X, X, *[normal(3)] * 3], SWISH, domain=ORTRAIN, match="input 5"),
     Refusal("ChannelsLastGroupNorm", [X, normal(3), normal(3)], {"num_groups": 2}, domain=ORTRAIN, match="divide"),

@@ -1,9 +1,9 @@
-/* Batch normalization of x [pixels, channels] with an epilogue: an optional residual is added, then an activation applied, a clamp (ReLU, Clip) or, without a
- * residual, z sigmoid(alpha z) (Swish). group_norm.h normalizes the images of a batch one by one with the same loops.
+/* Batch normalization of x [pixels, channels] with an epilogue: an optional residual is added, then the result clamped (ReLU, Clip); or, without a residual, a curve
+ * is applied (Swish, LeakyReLU, HardSwish). group_norm.h normalizes the images of a batch one by one with the same loops.
  *
  * Forward is one pass over x for the statistics and one that writes y. The gradient is one pass for the two sums and one that writes dx. Without a residual, the
- * activation's input z is recomputed from x by the expression of the forward pass, which saves keeping and reading it. The gradient dz of a clamp is computed
- * in both passes, that of Swish in the first, which leaves it where dx will be. Where the plan does not keep y (ortrain.plan.rematerialization),
+ * activation's input z is recomputed from x by the expression of the forward pass, which saves keeping and reading it. The gradient dz is computed in
+ * both passes, that of Swish, which takes an exponential, in the first, which leaves it where dx will be. Where the plan does not keep y (ortrain.plan.rematerialization),
  * channels_last_norm_again recomputes it in one pass.
  *
  * Sums are of x - x[0], in REAL over NORM_PARTIAL_PIXELS pixels and in double beyond, over blocks of pixels that depend on the shape only: cancellation stays
@@ -19,7 +19,7 @@
 #ifndef ORTRAIN_CHANNELS_LAST_BATCH_NORM_H
 #define ORTRAIN_CHANNELS_LAST_BATCH_NORM_H
 /* The activation. At the limits of a clamp themselves the gradient passes for Clip (CLOSED) and not for ReLU (OPEN). Same values as in ops/channels_last.py. */
-enum { NO_ACTIVATION = 0, OPEN = 1, CLOSED = 2, SWISH = 3 };
+enum { NO_ACTIVATION = 0, OPEN = 1, CLOSED = 2, SWISH = 3, LEAKY_RELU = 4, HARD_SWISH = 5 };
 #endif
 
 typedef struct NAMED(BatchNorm) {
@@ -49,20 +49,34 @@ ALWAYS_INLINE V NAMED(clamp_gradient)(const NAMED(BatchNorm) *s, V dy, V z)
     NAMED(Mask) inside = s->activation == OPEN ? (z > low) & (z < high) : ~((z < low) | (z > high));
     return (V)(inside & (NAMED(Mask))dy);
 }
-ALWAYS_INLINE V NAMED(swish_values)(const NAMED(BatchNorm) *s, V z) { return z * NAMED(row_sigmoid)(s->alpha * z); }
-ALWAYS_INLINE V NAMED(swish_gradient)(const NAMED(BatchNorm) *s, V dy, V z)
-{ V az = s->alpha * z, p = NAMED(row_sigmoid)(az); return dy * (p * ((REAL)1 + az * ((REAL)1 - p))); }
+/* z sigmoid(alpha z), z where it is positive and alpha z elsewhere, or z min(max(z / 6 + 1/2, 0), 1); NaN is kept. Then dy times the derivative. */
+ALWAYS_INLINE V NAMED(curve)(const NAMED(BatchNorm) *s, V z)
+{
+    V zero = {0};
+    if (s->activation == SWISH) return z * NAMED(row_sigmoid)(s->alpha * z);
+    if (s->activation == LEAKY_RELU) return NAMED(select)(z > zero, z, s->alpha * z);
+    V gate = z / (REAL)6 + (REAL)0.5;
+    gate = NAMED(select)(gate < zero, zero, gate);
+    return z * NAMED(select)(gate > (REAL)1 - zero, (REAL)1 - zero, gate);
+}
+ALWAYS_INLINE V NAMED(curve_gradient)(const NAMED(BatchNorm) *s, V dy, V z)
+{
+    V zero = {0}, three = (REAL)3 - zero;
+    if (s->activation == SWISH) { V az = s->alpha * z, p = NAMED(row_sigmoid)(az); return dy * (p * ((REAL)1 + az * ((REAL)1 - p))); }
+    if (s->activation == LEAKY_RELU) return NAMED(select)(z > zero, dy, s->alpha * dy);
+    return NAMED(select)(z <= -three, zero, NAMED(select)(z >= three, dy, dy * (z / three + (REAL)0.5)));
+}
 
-/* Return the activation of one number, and the gradient of its input. */
+/* Return the activation of one number, and the gradient of its input: the first lane of a vector, for a curve. */
 ALWAYS_INLINE REAL NAMED(activate)(const NAMED(BatchNorm) *s, REAL v)
 {
-    if (s->activation == SWISH) return v * NAMED(sigmoid_of)(s->alpha * v);
+    if (s->activation >= SWISH) return NAMED(curve)(s, v - (V){0})[0];
     if (s->activation) { v = v < s->low ? s->low : v; v = v > s->high ? s->high : v; }
     return v;
 }
 ALWAYS_INLINE REAL NAMED(activation_gradient)(const NAMED(BatchNorm) *s, REAL dy, REAL z)
 {
-    if (s->activation == SWISH) { REAL az = s->alpha * z, p = NAMED(sigmoid_of)(az); return dy * (p * (1 + az * (1 - p))); }
+    if (s->activation >= SWISH) return NAMED(curve_gradient)(s, dy - (V){0}, z - (V){0})[0];
     return s->activation == OPEN ? (z > s->low && z < s->high ? dy : 0) : (z < s->low || z > s->high ? 0 : dy);
 }
 
@@ -83,7 +97,7 @@ static void NAMED(flush_partial_sums)(double *sums, REAL *partial, int64_t first
     }
 }
 
-/* In the two summing loops below, `s` is a copy on the stack: no store through a pointer can change it, so its fields stay in registers. */
+/* In the loops below, `s` is a copy on the stack: no store through a pointer can change it, so its fields stay in registers. */
 
 /* sums [2, channels] of a block = the sums over its pixels of x - x[0] and of (x - x[0])^2. A work item is a block. */
 static void NAMED(statistics_item)(void *context, int64_t item, int64_t worker)
@@ -121,7 +135,7 @@ static void NAMED(statistics_item)(void *context, int64_t item, int64_t worker)
 
 static void NAMED(apply_item)(void *context, int64_t item, int64_t worker)
 {
-    const NAMED(BatchNorm) *s = context; (void)worker;
+    const NAMED(BatchNorm) copy = *(const NAMED(BatchNorm) *)context, *s = &copy; (void)worker;
     int64_t first = item * s->rows, end = min_i64(first + s->rows, s->pixels), channels = s->channels, size;
     for (int64_t p = first; p < end; p += s->repeat) {
         const REAL *x = s->x + p * channels, *residual = s->residual ? s->residual + p * channels : 0;
@@ -130,7 +144,7 @@ static void NAMED(apply_item)(void *context, int64_t item, int64_t worker)
         size = min_i64(s->repeat, end - p) * channels;
 #define APPLY(...) for (c = 0; c + W <= size; c += W) { __builtin_prefetch(x + c + NORM_PREFETCH, 0, 2); __builtin_prefetch(y + c + NORM_PREFETCH, 1, 2); \
                                                            V v = LOAD(x + c) * LOAD(s->a + c) + LOAD(s->b + c); __VA_ARGS__; STORE(y + c, v); }
-        if (s->activation == SWISH) APPLY(v = NAMED(swish_values)(s, v))
+        if (s->activation >= SWISH) APPLY(v = NAMED(curve)(s, v))
         else if (residual && s->activation) APPLY(v += LOAD(residual + c); v = NAMED(clamp_values)(s, v))
         else if (residual) APPLY(v += LOAD(residual + c))
         else if (s->activation) APPLY(v = NAMED(clamp_values)(s, v))
@@ -172,7 +186,7 @@ static void NAMED(gradient_sums_item)(void *context, int64_t item, int64_t worke
                     STORE(partial + c - c0, a); STORE(partial_dot + c - c0, b);                                                  \
                 }
 #define SUM_ALL(...) { SUM_ROWS(4, __VA_ARGS__) SUM_ROWS(1, __VA_ARGS__) }
-            if (s->activation == SWISH) SUM_ALL(d = NAMED(swish_gradient)(s, d, x * za + zb); if (s->dz) STORE(s->dz + i, d))
+            if (s->activation >= SWISH) SUM_ALL(d = NAMED(curve_gradient)(s, d, x * za + zb); if (s->dz) STORE(s->dz + i, d))
             else if (s->activation && s->y && s->dz) SUM_ALL(d = NAMED(clamp_gradient)(s, d, LOAD(s->y + i)); STORE(s->dz + i, d))
             else if (s->activation && s->y) SUM_ALL(d = NAMED(clamp_gradient)(s, d, LOAD(s->y + i)))
             else if (s->activation) SUM_ALL(d = NAMED(clamp_gradient)(s, d, x * za + zb))
@@ -195,7 +209,7 @@ static void NAMED(gradient_sums_item)(void *context, int64_t item, int64_t worke
 
 static void NAMED(gradient_apply_item)(void *context, int64_t item, int64_t worker)
 {
-    const NAMED(BatchNorm) *s = context; (void)worker;
+    const NAMED(BatchNorm) copy = *(const NAMED(BatchNorm) *)context, *s = &copy; (void)worker;
     int64_t first = item * s->rows, end = min_i64(first + s->rows, s->pixels), channels = s->channels, size;
     const int masked = s->activation && !s->dz;
     for (int64_t p = first; p < end; p += s->repeat) {
@@ -206,7 +220,8 @@ static void NAMED(gradient_apply_item)(void *context, int64_t item, int64_t work
 #define APPLY(...) for (c = 0; c + W <= size; c += W) { __builtin_prefetch(dy + c + NORM_PREFETCH, 0, 2); __builtin_prefetch(x + c + NORM_PREFETCH, 0, 2); \
                                                            V d = LOAD(dy + c), v = LOAD(x + c); __VA_ARGS__; \
                                                            STORE(dx + c, LOAD(s->k1 + c) * d - LOAD(s->k3 + c) * v - LOAD(s->k2 + c)); }
-        if (masked && y) APPLY(d = NAMED(clamp_gradient)(s, d, LOAD(y + c)))
+        if (masked && s->activation > SWISH) APPLY(d = NAMED(curve_gradient)(s, d, v * LOAD(s->a + c) + LOAD(s->b + c)))
+        else if (masked && y) APPLY(d = NAMED(clamp_gradient)(s, d, LOAD(y + c)))
         else if (masked) APPLY(d = NAMED(clamp_gradient)(s, d, v * LOAD(s->a + c) + LOAD(s->b + c)))
         else APPLY()
 #undef APPLY

@@ -4,9 +4,6 @@
 #include "common/row_vectors.h"
 #include "matmul/amx_eligibility.h"
 #include "matmul/implicit_gemm.h"
-
-static inline float sigmoid_of_float(float x) { return ot_sigmoidf(x); }
-static inline double sigmoid_of_double(double x) { return 1 / (1 + exp(-x)); }
 #define TEMPLATE "channels_last/all_kernels.h"
 #include "common/float_types.h"
 
