@@ -50,10 +50,12 @@ ALWAYS_INLINE V NAMED(clamp_gradient)(const NAMED(BatchNorm) *s, V dy, V z)
     return (V)(inside & (NAMED(Mask))dy);
 }
 /* z sigmoid(alpha z), z where it is positive and alpha z elsewhere, or z min(max(z / 6 + 1/2, 0), 1); NaN is kept. Then dy times the derivative. */
+ALWAYS_INLINE V NAMED(swish)(const NAMED(BatchNorm) *s, V z) { return z * NAMED(row_sigmoid)(s->alpha * z); }
+ALWAYS_INLINE V NAMED(swish_gradient)(const NAMED(BatchNorm) *s, V dy, V z)
+{ V az = s->alpha * z, p = NAMED(row_sigmoid)(az); return dy * (p * ((REAL)1 + az * ((REAL)1 - p))); }
 ALWAYS_INLINE V NAMED(curve)(const NAMED(BatchNorm) *s, V z)
 {
     V zero = {0};
-    if (s->activation == SWISH) return z * NAMED(row_sigmoid)(s->alpha * z);
     if (s->activation == LEAKY_RELU) return NAMED(select)(z > zero, z, s->alpha * z);
     V gate = z / (REAL)6 + (REAL)0.5;
     gate = NAMED(select)(gate < zero, zero, gate);
@@ -62,7 +64,6 @@ ALWAYS_INLINE V NAMED(curve)(const NAMED(BatchNorm) *s, V z)
 ALWAYS_INLINE V NAMED(curve_gradient)(const NAMED(BatchNorm) *s, V dy, V z)
 {
     V zero = {0}, three = (REAL)3 - zero;
-    if (s->activation == SWISH) { V az = s->alpha * z, p = NAMED(row_sigmoid)(az); return dy * (p * ((REAL)1 + az * ((REAL)1 - p))); }
     if (s->activation == LEAKY_RELU) return NAMED(select)(z > zero, dy, s->alpha * dy);
     return NAMED(select)(z <= -three, zero, NAMED(select)(z >= three, dy, dy * (z / three + (REAL)0.5)));
 }
@@ -70,13 +71,15 @@ ALWAYS_INLINE V NAMED(curve_gradient)(const NAMED(BatchNorm) *s, V dy, V z)
 /* Return the activation of one number, and the gradient of its input: the first lane of a vector, for a curve. */
 ALWAYS_INLINE REAL NAMED(activate)(const NAMED(BatchNorm) *s, REAL v)
 {
-    if (s->activation >= SWISH) return NAMED(curve)(s, v - (V){0})[0];
+    if (s->activation == SWISH) return NAMED(swish)(s, v - (V){0})[0];
+    if (s->activation > SWISH) return NAMED(curve)(s, v - (V){0})[0];
     if (s->activation) { v = v < s->low ? s->low : v; v = v > s->high ? s->high : v; }
     return v;
 }
 ALWAYS_INLINE REAL NAMED(activation_gradient)(const NAMED(BatchNorm) *s, REAL dy, REAL z)
 {
-    if (s->activation >= SWISH) return NAMED(curve_gradient)(s, dy - (V){0}, z - (V){0})[0];
+    if (s->activation == SWISH) return NAMED(swish_gradient)(s, dy - (V){0}, z - (V){0})[0];
+    if (s->activation > SWISH) return NAMED(curve_gradient)(s, dy - (V){0}, z - (V){0})[0];
     return s->activation == OPEN ? (z > s->low && z < s->high ? dy : 0) : (z < s->low || z > s->high ? 0 : dy);
 }
 
@@ -144,7 +147,8 @@ static void NAMED(apply_item)(void *context, int64_t item, int64_t worker)
         size = min_i64(s->repeat, end - p) * channels;
 #define APPLY(...) for (c = 0; c + W <= size; c += W) { __builtin_prefetch(x + c + NORM_PREFETCH, 0, 2); __builtin_prefetch(y + c + NORM_PREFETCH, 1, 2); \
                                                            V v = LOAD(x + c) * LOAD(s->a + c) + LOAD(s->b + c); __VA_ARGS__; STORE(y + c, v); }
-        if (s->activation >= SWISH) APPLY(v = NAMED(curve)(s, v))
+        if (s->activation == SWISH) APPLY(v = NAMED(swish)(s, v))
+        else if (s->activation > SWISH) APPLY(v = NAMED(curve)(s, v))
         else if (residual && s->activation) APPLY(v += LOAD(residual + c); v = NAMED(clamp_values)(s, v))
         else if (residual) APPLY(v += LOAD(residual + c))
         else if (s->activation) APPLY(v = NAMED(clamp_values)(s, v))
@@ -186,7 +190,8 @@ static void NAMED(gradient_sums_item)(void *context, int64_t item, int64_t worke
                     STORE(partial + c - c0, a); STORE(partial_dot + c - c0, b);                                                  \
                 }
 #define SUM_ALL(...) { SUM_ROWS(4, __VA_ARGS__) SUM_ROWS(1, __VA_ARGS__) }
-            if (s->activation >= SWISH) SUM_ALL(d = NAMED(curve_gradient)(s, d, x * za + zb); if (s->dz) STORE(s->dz + i, d))
+            if (s->activation == SWISH) { SUM_ROWS(1, d = NAMED(swish_gradient)(s, d, x * za + zb); if (s->dz) STORE(s->dz + i, d)) }
+            else if (s->activation > SWISH) SUM_ALL(d = NAMED(curve_gradient)(s, d, x * za + zb))
             else if (s->activation && s->y && s->dz) SUM_ALL(d = NAMED(clamp_gradient)(s, d, LOAD(s->y + i)); STORE(s->dz + i, d))
             else if (s->activation && s->y) SUM_ALL(d = NAMED(clamp_gradient)(s, d, LOAD(s->y + i)))
             else if (s->activation) SUM_ALL(d = NAMED(clamp_gradient)(s, d, x * za + zb))
