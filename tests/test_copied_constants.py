@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import ortrain
-from ortrain.ops import loss, padding, planes
+from ortrain.ops import channels_last, loss, padding, planes
 from ortrain.ops.shared import conv_algorithms
 from ortrain.plan import transposes
 from ortrain.plan.elementwise_fusion import assembly, group, pieces
@@ -45,6 +45,12 @@ def test_a_work_item_of_a_loss_has_the_rows_that_planning_assumes():
 
 def test_chains_of_transposes_count_on_as_many_places_as_strided_copies_have():
     assert numbers_in_c()["MAX_PLACES"] == {transposes.MAX_PLACES}
+
+
+def test_activations_of_normalizations_have_the_same_numbers_in_the_kernels():
+    names = {"OPEN": channels_last.OPEN, "CLOSED": channels_last.CLOSED, "SWISH": channels_last.CURVES["Swish"],
+             "LEAKY_RELU": channels_last.CURVES["LeakyRelu"], "HARD_SWISH": channels_last.CURVES["HardSwish"]}
+    assert {name: numbers_in_c()[name] for name in names} == {name: {number} for name, number in names.items()}
 
 
 def test_modes_of_pad_have_the_same_numbers_in_the_kernels():

@@ -31,10 +31,10 @@ MAX_PLACES = 16
 
 
 def run_of(factors: Sequence[Factor]) -> int:
-    """Return the number of elements that follow each other in the source of a chain and are moved together.
+    """Return the number of elements that follow each other in the source of a chain, which has two factors at least, and are moved together.
 
     Those of the last two factors of the source, such as the pixels that DepthToSpace takes from the channels, are, where there is a third to move along."""
-    *_, after, inner = [Factor(1, 0), *sorted(factors, key=lambda factor: -factor.stride)]
+    *_, after, inner = sorted(factors, key=lambda factor: -factor.stride)
     if inner.size >= MIN_RUN or factors[-1] in (after, inner) or factors[-1].size < MIN_RUN or inner.size * after.size > MAX_PLACES:
         return inner.size
     return inner.size * after.size
