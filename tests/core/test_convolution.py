@@ -1,5 +1,6 @@
 """Channels-last convolution regions: rounding errors, bitwise equality for any number of workers, and transposes only at their boundaries."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -83,16 +84,32 @@ def test_a_depthwise_convolution_that_prefetches_has_the_bits_of_its_parts(strid
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 30, 50])
-@pytest.mark.parametrize("filters", [1, 5, 8, 13, 16, 20, 24, 33, 48])
-def test_direct_convolutions_of_integers_are_exact_for_tiles_of_every_size(columns, filters):
-    """Tiles have as many rows as divide the columns of an image, and as many vectors as divide the filters; sums of small integers do not round."""
-    numbers, attributes = np.random.default_rng(columns * filters), {"pads": (1, 1, 1, 1), "direct": 1}
-    for make in (forward, backward):
-        sample = make("", (2, 3, columns, 5), (filters, 5, 3, 3), attributes)
-        integers = [numbers.integers(-4, 5, array.shape).astype(np.float32) for array in sample.inputs]
-        sample = replace(sample, inputs=integers)
-        for found, expected in zip(run_kernel(sample, "float32"), expected_outputs(sample, integers), strict=True):
+@pytest.mark.parametrize("filters", [1, 2, 3, 4, 5, 8, 12, 13, 16, 20, 24, 33, 48])
+@pytest.mark.parametrize("channels", [5, 13, 40])
+def test_direct_convolutions_of_integers_are_exact_for_tiles_of_every_size(columns, filters, channels):
+    """Tiles have as many rows as divide the columns of an image, and as many vectors as divide the filters, or the elements of a row of a window; sums of small
+    integers do not round."""
+    kernels = [((3, 3), SAME | {"direct": 1}), ((3, 3), {"pads": (2, 2, 2, 2), "dilations": (2, 2), "direct": 1}), ((1, 1), {})]
+    for make, (kernel, attributes) in itertools.product((forward, backward), kernels):
+        sample = of_integers(make("", (2, 3, columns, channels), (filters, channels, *kernel), attributes), seed=columns * filters)
+        for found, expected in zip(run_kernel(sample, "float32"), expected_outputs(sample, sample.inputs), strict=True):
             np.testing.assert_array_equal(found, expected)
+
+
+def of_integers(sample, seed, low=-4):
+    """Return the sample with inputs of small integers."""
+    numbers = np.random.default_rng(seed)
+    return replace(sample, inputs=[numbers.integers(low, 5, array.shape).astype(np.float32) for array in sample.inputs])
+
+
+@pytest.mark.parametrize("kernel, attributes", [((3, 3), SAME), ((3, 3), {"pads": (2, 2, 2, 2), "dilations": (2, 2)}), ((1, 1), {})])
+def test_few_filters_pass_on_infinities_of_their_windows_alone(kernel, attributes):
+    """A row of a window ends within a vector, whose other elements belong to other windows or count already."""
+    sample = of_integers(forward("", (2, 9, 11, 21), (2, 21, *kernel), attributes), seed=1, low=1)
+    sample.inputs[0][0, 4, 5, 7] = np.inf
+    found, (expected,) = run_kernel(sample, "float32")[0], expected_outputs(sample, sample.inputs)
+    assert 0 < np.count_nonzero(np.isinf(expected)) <= 18
+    np.testing.assert_array_equal(found, expected)
 
 
 @has_amx

@@ -55,7 +55,7 @@ GROUPED_PIXELS = 512
 """Minimum number of pixels of a partial sum of the weight gradient in GROUPED."""
 WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 256, 128
 """Equal to the constants in channels_last/weight_gradient.h."""
-MAX_SEGMENTS, PADDED_COPY_BYTES, MAX_COPIED_PLANES, SUMMED_PIXELS = 64, 1 << 17, 4, 192
+MAX_SEGMENTS, PADDED_COPY_BYTES, MAX_COPIED_PLANES, SUMMED_PIXELS = 64, 1 << 17, 4, 96
 """Equal to the constants in channels_last/direct.h."""
 WINOGRAD_1D_PLANES, WINOGRAD_1D_PART, WINOGRAD_1D_TILES = 8, 1 << 16, 8
 """Equal to the constants in channels_last/winograd_1d.h."""
@@ -71,8 +71,8 @@ MAX_WINDOW_TAPS = 64
 MIN_PAIR_SIDE, MIN_PAIR_PRODUCTS, MAX_PAIR_DEPTH = 8, 256, 3 << 12
 """Limits of implicit GEMM on bfloat16 pairs. Fewer channels or filters, or fewer products of them, gain less by bfloat16 than rounding takes: from 8 to 32
 channels take 0.67 of float32's time on 32 x 32 and 0.91 on 7 x 7, from 3 to 24 twice of it. Filters of the greatest depth fit into a worker's workspace."""
-POINTWISE_PIXELS = 8192
-"""Equal to the constant in channels_last/pointwise.h."""
+POINTWISE_PIXELS, POINTWISE_DOT_FILTERS = 8192, 8
+"""Equal to the constants of channels_last/pointwise.h and direct.h."""
 BLOCK_PIXELS = 1024
 """Minimum number of pixels for computing the weight gradient of a 1 x 1 convolution in BLOCKS."""
 PRODUCT_WEIGHTS = 1 << 16
@@ -81,6 +81,9 @@ of 4.0 ms."""
 DIRECT_WEIGHTS = 1 << 18
 """Number of weights of a group up to which the sums of direct convolution stay in the L2 cache: dilated 3 x 3 kernels of 64 and 128 channels take 18 and 14 %
 less time than with one GEMM per tap, those of 256 channels 10 % more."""
+FEW_FILTERS = 40
+"""Number of filters up to which direct convolution sums the weight gradient faster than one GEMM per tap, which copies the pixels of each tap: with AVX2, 48
+to 12 filters of 3 x 3 on 32 x 32 take 0.5 of the time, 32 to 32 of 7 x 7 with strides 0.6, 64 to 32 of 5 x 5 0.9, 64 to 64 1.2."""
 SPREAD = 16
 """Number of work items to aim at: enough for eight threads. It is constant, so that results do not depend on the number of threads."""
 MAX_SUMS = 1 << 20
@@ -284,7 +287,8 @@ def weight_gradient_method(v: Geometry, method: Method, tiles: bool, many: bool)
         return method if tiles and v.strides == UNIT and suits_amx(v.filters, v.channels, v.pixels) else Method.TAP_GEMM
     wide = v.taps > 1 and v.depth > 384 and v.channels // v.group >= 32
     if method == Method.DIRECT:
-        return Method.TAP_GEMM if wide and (v.dilations == UNIT or v.depth * v.group_filters > DIRECT_WEIGHTS) else method
+        by_taps = v.depth * v.group_filters > DIRECT_WEIGHTS or (v.dilations == UNIT and v.group_filters > FEW_FILTERS)
+        return Method.TAP_GEMM if wide and by_taps else method
     spare = round_up(v.group_filters, PACKED_COLUMNS) if v.group_filters % PACKED_COLUMNS else 0
     return Method.TAP_GEMM if method == Method.IM2COL and (wide or GRADIENT_ROWS * (v.depth + spare) > ROOM) else method
 
@@ -404,8 +408,9 @@ def strided_pixels(v: Geometry) -> int:
 
 
 def packed_pointwise_weights(v: Geometry) -> int:
-    """Return the elements of the packed weights of a 1 x 1 convolution (channels_last/pointwise.h)."""
-    return v.channels * v.filters * at_least(v.pixels, POINTWISE_PIXELS)
+    """Return the elements of the packed weights of a 1 x 1 convolution (channels_last/pointwise.h, dot_tiles.h)."""
+    dots = v.channels * MIN_CHANNELS if v.filters <= POINTWISE_DOT_FILTERS else 0
+    return symbolic_max(dots, v.channels * v.filters * at_least(v.pixels, POINTWISE_PIXELS))
 
 
 def forward_scratch(v: Geometry, method: Method) -> int:

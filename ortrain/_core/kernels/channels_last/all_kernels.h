@@ -6,6 +6,8 @@
 #include "channels_last/im2col.h"
 #include "channels_last/winograd_gemm.h"
 #include "channels_last/pointwise.h"
+#include "channels_last/direct_tiles.h"
+#include "channels_last/dot_tiles.h"
 #include "channels_last/direct.h"
 #include "channels_last/winograd_1d.h"
 #include "channels_last/weight_gradient.h"

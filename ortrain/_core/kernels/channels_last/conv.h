@@ -113,6 +113,11 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
         if (!fused) e->parallel_for(e, NAMED(epilogue_item), &task, ceil_div(pixels, max_i64(1, 16384 / g->filters)));
     } else if (args->ints[CONV_METHOD] == POINTWISE_GEMM) {
         const REAL *x = NAMED(pointwise_input)(args, INPUT(0), scratch);
+        NAMED(PointwiseDots) dots = { e, x, y, INPUT(1), x == scratch ? scratch + pixels * g->channels : scratch, pixels, g->channels, g->filters, &epilogue };
+        if (NAMED(suits_pointwise_dots)(&dots)) {
+            NAMED(pointwise_dots)(&dots);
+            return STATUS_OK;
+        }
         if (NAMED(suits_pointwise)(e, pixels, g->filters, g->channels, 1)) {
             NAMED(Pointwise) s = { .engine = e, .pixels = pixels, .outputs = g->filters, .depth = g->channels, .x = x, .w = INPUT(1), .y = y, .transposed = 1,
                                    .epilogue = epilogue };

@@ -4,8 +4,10 @@
  * the im2col matrix directly from x; with dilations along the width, each tap is c contiguous elements. A tile is 4 outputs by 3 vectors of filters, because
  * feature maps are multiples of 4 more often than of 6, 6 outputs by fewer vectors, or with 32 registers 8 by any. The last vector of filters starts at
  * filters - WIDTH: some filters are computed twice, and none are padded, except that fewer filters than a vector has, without groups, are padded to one
- * vector. Only where windows extend beyond the left or right edge, or where there are groups, the rows of the image, or the channels of a group in them, are
- * copied with zero padding first; rows above and below the image are left out of the sums.
+ * vector. Where that computes too much, lanes are elements of windows: forward in dot_tiles.h, in the weight gradient by exchanging the operands of a tile.
+ *
+ * Only where windows extend beyond the left or right edge, or where there are groups, the rows of the image, or the channels of a group in them, are copied with
+ * zero padding first; rows above and below the image are left out of the sums.
  *
  * x and y may be [n, c, d, h, w], with a plane for each channel: such rows of x are transposed where others are copied, and a block of y is transposed when it
  * is complete, so that a convolution which stands alone makes no copies of whole images (128 channels in 8 groups, 28 x 28: 5.7 to 4.9 ms).
@@ -19,16 +21,6 @@
 #define MAX_COPIED_PLANES 4              /* half of the L2 cache */
 #define PARTIAL_COLUMNS 24               /* outputs of fewer filters than a vector has that are computed at a time, before they are copied */
 
-/* The depth of a tile in segments: segment i is `length` steps over a, from a_offset[i] on, and over b, from b_offset[i] on. */
-typedef struct Segments { int64_t count, length, a_offset[MAX_SEGMENTS], b_offset[MAX_SEGMENTS]; } Segments;
-/* Whether a tile overwrites c, starts its sums from c, or adds its sums to c at the end; the latter forms shorter chains of additions. */
-typedef enum Accumulation { OVERWRITE_C, START_FROM_C, ADD_C_LAST } Accumulation;
-/* A partition of n elements into `parts` parts of nearly equal size: the first `extra` parts have base + 1 elements, the others `base`. */
-typedef struct Partition { int64_t parts, base, extra; } Partition;
-static inline Partition partition(int64_t n, int64_t limit) { int64_t parts = ceil_div(n, limit); return (Partition){ parts, n / parts, n % parts }; }
-static inline int64_t part_size(Partition d, int64_t part) { return d.base + (part < d.extra); }
-static inline int64_t part_start(Partition d, int64_t part) { return part * d.base + min_i64(part, d.extra); }
-
 /* Return the columns of input, with padding, that the windows of one row of outputs cover, and their elements in one group. */
 static inline int64_t padded_columns(const Geometry *g) { return (g->out_columns - 1) * g->stride_x + (g->kernel_x - 1) * g->dilation_x + 1; }
 static inline int64_t padded_row_size(const Geometry *g) { return padded_columns(g) * (g->channels / g->group); }
@@ -36,86 +28,6 @@ static inline int64_t padded_row_size(const Geometry *g) { return padded_columns
 static inline int64_t copied_bytes(const Geometry *g) { return PADDED_COPY_BYTES * min_i64(g->kernel_z, MAX_COPIED_PLANES); }
 static inline int needs_copy(const Geometry *g) { return g->group > 1 || g->pad_x > 0 || padded_columns(g) > g->columns; }
 #endif
-
-typedef struct NAMED(DirectTile) {
-    const Segments *segments;
-    int64_t a_row, a_step, b_step, c_row;    /* a_row or a_step is 1 */
-    Accumulation accumulation;
-    const NAMED(Epilogue) *epilogue;         /* or NULL */
-} NAMED(DirectTile);
-
-#define FOR_SUMS(ROWS, VECTORS) \
-    _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++) _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++)
-/* Vector j of a row: the last one does not follow the one before it. */
-#define AT_VECTOR(VECTORS, j, last) ((j) + 1 < VECTORS ? (j) * W : (last))
-
-/* `tiles` tiles c[i, j] = (c +) sum over segments and steps p of a[i * ROW_STEP + p * DEPTH_STEP] * b[p * b_step + j], j in vectors, one below the other; a and
- * b are x and y at the segment. The last vector of b and of c is b_last and c_last elements after the first one. channel: the first filter of the tiles, for
- * the epilogue.
- *
- * One of the steps is a constant, lest each element of a have an address of its own: 91 instead of 85 instructions for four steps of 4 x 3. */
-#define DIRECT_TILE(FLAVOUR, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                                        \
-NOINLINE void NAMED(FLAVOUR##_tile_##ROWS##_##VECTORS)(const NAMED(DirectTile) *s, int64_t tiles, const REAL *x, const REAL *y, int64_t b_last, REAL *c, \
-                                               int64_t c_last, int64_t channel)                                                                          \
-{                                                                                                                                                        \
-    const int64_t a_row = s->a_row, a_step = s->a_step, b_step = s->b_step, c_row = s->c_row, length = s->segments->length;                              \
-    (void)a_row; (void)a_step;                                                                                                                           \
-    for (; tiles > 0; tiles--, x += ROWS * (ROW_STEP), c += ROWS * c_row) {                                                                              \
-        V sum[ROWS][VECTORS];                                                                                                                            \
-        FOR_SUMS(ROWS, VECTORS) sum[i][j] = s->accumulation == START_FROM_C ? LOAD(c + i * c_row + AT_VECTOR(VECTORS, j, c_last)) : (V){0};              \
-        for (int64_t segment = 0; segment < s->segments->count; segment++) {                                                                             \
-            const REAL *a = x + s->segments->a_offset[segment], *b = y + s->segments->b_offset[segment];                                                 \
-            int64_t p = 0;                                                                                                                               \
-            for (; p + UNROLLED_STEPS <= length; p += UNROLLED_STEPS)                                                                                    \
-                _Pragma("GCC unroll 4") for (int q = 0; q < UNROLLED_STEPS; q++) GEMM_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP, b_last)                  \
-            for (; UNROLLED_STEPS > 1 && p < length; p++) GEMM_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP, b_last)                                         \
-        }                                                                                                                                                \
-        if (s->accumulation == ADD_C_LAST) FOR_SUMS(ROWS, VECTORS) sum[i][j] += LOAD(c + i * c_row + AT_VECTOR(VECTORS, j, c_last));                     \
-        if (s->epilogue)                                                                                                                                 \
-            FOR_SUMS(ROWS, VECTORS) sum[i][j] = NAMED(apply_epilogue)(s->epilogue, sum[i][j], channel + AT_VECTOR(VECTORS, j, c_last));                  \
-        FOR_SUMS(ROWS, VECTORS) STORE(c + i * c_row + AT_VECTOR(VECTORS, j, c_last), sum[i][j]);                                                         \
-    }                                                                                                                                                    \
-}
-typedef void (*NAMED(DirectTileKernel))(const NAMED(DirectTile) *, int64_t, const REAL *, const REAL *, int64_t, REAL *, int64_t, int64_t);
-/* TILE(FLAVOUR, ROWS, VECTORS) for all tiles whose sums fit the registers. */
-#define NARROW_TILES(TILE, FLAVOUR, ROWS) TILE(FLAVOUR, ROWS, 1) TILE(FLAVOUR, ROWS, 2)
-#define WIDE_TILES(TILE, FLAVOUR, ROWS) NARROW_TILES(TILE, FLAVOUR, ROWS) TILE(FLAVOUR, ROWS, 3)
-#if VECTOR_REGISTERS == 32
-#define DIRECT_TILES(TILE, FLAVOUR)                                                                                     \
-    WIDE_TILES(TILE, FLAVOUR, 1) WIDE_TILES(TILE, FLAVOUR, 2) WIDE_TILES(TILE, FLAVOUR, 3) WIDE_TILES(TILE, FLAVOUR, 4) \
-    WIDE_TILES(TILE, FLAVOUR, 5) WIDE_TILES(TILE, FLAVOUR, 6) WIDE_TILES(TILE, FLAVOUR, 7) WIDE_TILES(TILE, FLAVOUR, 8)
-#else
-#define DIRECT_TILES(TILE, FLAVOUR)                                                                                     \
-    WIDE_TILES(TILE, FLAVOUR, 1) WIDE_TILES(TILE, FLAVOUR, 2) WIDE_TILES(TILE, FLAVOUR, 3) WIDE_TILES(TILE, FLAVOUR, 4) \
-    NARROW_TILES(TILE, FLAVOUR, 5) NARROW_TILES(TILE, FLAVOUR, 6)
-#endif
-#define WINDOWS_TILE(FLAVOUR, ROWS, VECTORS) DIRECT_TILE(FLAVOUR, ROWS, VECTORS, a_row, 1)
-#define TRANSPOSED_TILE(FLAVOUR, ROWS, VECTORS) DIRECT_TILE(FLAVOUR, ROWS, VECTORS, 1, a_step)
-#define TABLE_ENTRY(FLAVOUR, ROWS, VECTORS) [ROWS - 1][VECTORS - 1] = NAMED(FLAVOUR##_tile_##ROWS##_##VECTORS),
-DIRECT_TILES(WINDOWS_TILE, windows)
-DIRECT_TILES(TRANSPOSED_TILE, transposed)
-static const NAMED(DirectTileKernel) NAMED(windows_tiles)[][DIRECT_TILE_VECTORS] = { DIRECT_TILES(TABLE_ENTRY, windows) };
-static const NAMED(DirectTileKernel) NAMED(transposed_tiles)[][DIRECT_TILE_VECTORS] = { DIRECT_TILES(TABLE_ENTRY, transposed) };
-
-/* All n rows of c, of `vectors` vectors: first the tiles that have a row more, then the others. */
-static void NAMED(direct_tiles)(const NAMED(DirectTile) *s, int64_t n, int64_t vectors, const REAL *a, const REAL *b, int64_t b_last, REAL *c, int64_t c_last,
-                                int64_t channel)
-{
-    const NAMED(DirectTileKernel) (*kernels)[DIRECT_TILE_VECTORS] = s->a_step == 1 ? NAMED(windows_tiles) : NAMED(transposed_tiles);
-    const Partition tiles = partition(n, vectors < DIRECT_TILE_VECTORS ? DIRECT_NARROW_ROWS : DIRECT_TILE_ROWS);
-    const int64_t larger = tiles.extra * (tiles.base + 1);
-    if (larger) kernels[tiles.base][vectors - 1](s, tiles.extra, a, b, b_last, c, c_last, channel);
-    kernels[tiles.base - 1][vectors - 1](s, tiles.parts - tiles.extra, a + larger * s->a_row, b, b_last, c + larger * s->c_row, c_last, channel);
-}
-#undef FOR_SUMS
-#undef AT_VECTOR
-#undef DIRECT_TILE
-#undef DIRECT_TILES
-#undef NARROW_TILES
-#undef WIDE_TILES
-#undef WINDOWS_TILE
-#undef TRANSPOSED_TILE
-#undef TABLE_ENTRY
 
 typedef struct NAMED(DirectConv) {
     const Engine *engine;
@@ -128,6 +40,8 @@ typedef struct NAMED(DirectConv) {
     Partition panels;                    /* of the vectors of filters */
     int64_t rows, blocks;                /* rows of outputs of a work item, and work items per group of an image */
     int64_t slices;
+    int dots;                            /* whether the forward pass has lanes in windows (dot_tiles.h) */
+    int lanes_in_rows;                   /* lanes of the weight gradient are elements of a row of a window, and rows of its tiles are filters */
     int rotated;                         /* w has its filters rotated, and its inputs and outputs exchanged */
     int reads_planes, writes_planes;     /* x, and y, have a plane for each channel */
     int64_t pixel_step;                  /* elements between pixels of y where tiles are stored */
@@ -179,6 +93,28 @@ static void NAMED(copy_padded_row)(const NAMED(DirectConv) *s, int64_t image, in
 
 /* ---- forward */
 
+/* Return whether lanes in windows compute fewer products than vectors of filters, padding and the addition of lanes included. */
+static int NAMED(suits_dots)(const NAMED(DirectConv) *s)
+{
+    const Geometry *g = &s->shape;
+    int64_t segments = kernel_rows(g) * s->row_segments;
+    return g->group == 1 && segments <= MAX_SEGMENTS && NAMED(has_faster_dots)(segments, s->length, s->filters);
+}
+
+/* packed [filter, kernel row, segment, elements] = the rows of windows of a filter. A work item is a filter. */
+static void NAMED(pack_dot_filters_item)(void *context, int64_t k, int64_t worker)
+{
+    const NAMED(DirectConv) *s = context; (void)worker;
+    int64_t taps = kernel_taps(&s->shape), segments = kernel_rows(&s->shape) * s->row_segments, padded = round_up(s->length, W);
+    const REAL *w = s->w + k * (s->rotated ? taps : s->depth);
+    REAL *to = s->packed + k * segments * padded;
+    for (int64_t segment = 0; segment < segments; segment++, to += padded)
+        for (int64_t i = 0; i < padded; i++) {
+            int64_t element = dot_element(i, s->length, padded, W), tap = segment * (s->length / s->channels) + element / s->channels, c = element % s->channels;
+            to[i] = element < 0 ? 0 : w[c * (s->rotated ? s->filters * taps : taps) + (s->rotated ? taps - 1 - tap : tap)];
+        }
+}
+
 /* packed [group, panel, window elements, vectors of the panel] = w transposed. A work item is a panel of a group. */
 static void NAMED(pack_direct_filters_item)(void *context, int64_t item, int64_t worker)
 {
@@ -208,19 +144,25 @@ static void NAMED(direct_row)(const NAMED(DirectConv) *s, const NAMED(DirectInpu
 {
     const Geometry *g = &s->shape;
     int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(last_vector_offset)(s, first, count);
+    int64_t padded = round_up(s->length, W), rows = kernel_rows(g), packed_step = s->dots ? padded : s->length * count * W;
     Segments segments = { .length = s->length };
     for (int64_t r = low; r < high; r++) {
         if (input_row(g, in->oz, oy, r) < 0) continue;
         int64_t row = oy * g->stride_y - g->pad_y + r % g->kernel_y * g->dilation_y - in->top;
         for (int64_t t = 0; t < s->row_segments; t++) {
             segments.a_offset[segments.count] = r / g->kernel_y * in->plane_step + row * in->row_step + t * g->dilation_x * s->channels;
-            segments.b_offset[segments.count++] = (r * s->row_segments + t) * s->length * count * W;
+            segments.b_offset[segments.count++] = (r * s->row_segments + t) * packed_step;
         }
+    }
+    if (s->dots) {
+        NAMED(DotRow) dots = { &segments, g->stride_x * s->channels, rows * s->row_segments * padded, s->pixel_step };
+        NAMED(dot_row)(&dots, g->out_columns, s->filters, in->x, packed, y);
+        return;
     }
     int partial = NAMED(has_partial_vector)(s);
     REAL edge[PARTIAL_COLUMNS * W];
     NAMED(DirectTile) tile = { &segments, g->stride_x * s->channels, 1, count * W, partial ? W : s->pixel_step, low > 0 ? START_FROM_C : OVERWRITE_C,
-                               high == kernel_rows(g) && !partial ? &s->epilogue : 0 };
+                               high == rows && !partial ? &s->epilogue : 0 };
     if (!partial) {
         NAMED(direct_tiles)(&tile, g->out_columns, count, in->x, packed, (count - 1) * W, y, last, channel + first * W);
         return;
@@ -263,20 +205,21 @@ static void NAMED(direct_item)(void *context, int64_t item, int64_t worker)
     const Geometry *g = &s->shape;
     int64_t group = item % g->group, plane = item / g->group / s->blocks, begin = item / g->group % s->blocks * s->rows, rows = kernel_rows(g), capacity;
     int64_t end = min_i64(begin + s->rows, g->out_rows);
+    int at_once = s->dots || NAMED(has_partial_vector)(s);       /* all kernel rows, and the epilogue afterwards */
     REAL *copies = NAMED(workspace)(s->engine, worker, &capacity), *y = copies + round_up(NAMED(copied_elements)(s), W);
     if (!s->writes_planes) y = s->y + (plane * g->out_rows + begin) * g->out_columns * g->filters + group * s->filters;
     NAMED(DirectInput) in = NAMED(direct_input)(s, plane / g->out_planes, plane % g->out_planes, group, begin, end, copies);
-    for (int64_t panel = 0; panel < s->panels.parts; panel++) {
+    for (int64_t panel = 0; panel < (s->dots ? 1 : s->panels.parts); panel++) {
         int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel);
         int64_t step = PANEL_BYTES / (int64_t)sizeof(REAL) / (s->length * s->row_segments * count * W);
-        step = NAMED(has_partial_vector)(s) ? rows : max_i64(1, min_i64(MAX_SEGMENTS / s->row_segments, step));
+        step = at_once ? rows : max_i64(1, min_i64(MAX_SEGMENTS / s->row_segments, step));
         const REAL *packed = s->packed + (group * s->vectors + first) * W * s->depth;
         for (int64_t low = 0; low < rows; low += step)
             for (int64_t oy = begin; oy < end; oy++)
                 NAMED(direct_row)(s, &in, panel, packed, low, min_i64(low + step, rows), oy,
                                   y + (oy - begin) * g->out_columns * s->pixel_step + first * W, group * s->filters);
     }
-    if (NAMED(has_partial_vector)(s)) NAMED(epilogue_rows)(&s->epilogue, y, (end - begin) * g->out_columns, g->filters);
+    if (at_once) NAMED(epilogue_rows)(&s->epilogue, y, (end - begin) * g->out_columns, g->filters);
     if (!s->writes_planes) return;
     int64_t size = g->out_rows * g->out_columns, first = plane / g->out_planes * g->filters + group * s->filters;
     s->engine->transpose(s->y + (first * g->out_planes + plane % g->out_planes) * size + begin * g->out_columns, y, sizeof(REAL), s->filters,
@@ -296,50 +239,69 @@ static void NAMED(direct_forward)(NAMED(DirectConv) *s, REAL *scratch)
     }
     s->blocks = ceil_div(g->out_rows, s->rows);
     s->rows = ceil_div(g->out_rows, s->blocks);
-    s->engine->parallel_for(s->engine, NAMED(pack_direct_filters_item), s, s->panels.parts * g->group);
+    s->dots = NAMED(suits_dots)(s);
+    if (s->dots) s->engine->parallel_for(s->engine, NAMED(pack_dot_filters_item), s, s->filters);
+    else s->engine->parallel_for(s->engine, NAMED(pack_direct_filters_item), s, s->panels.parts * g->group);
     s->engine->parallel_for(s->engine, NAMED(direct_item), s, g->images * g->out_planes * s->blocks * g->group);
 }
 
 /* ---- weight gradient */
 
-/* Kernel row r of the weight gradient of a group, over the rows of outputs [first, end), in sums [elements of a row of a window, filters]. dy is that of row
- * `first`, with dy_step elements per pixel. Input rows are copied to row_copies where windows extend beyond the edges. */
+/* Return whether the weight gradient computes fewer products of padding, or of elements that it computes twice, with elements of a row of a window in the lanes
+ * of vectors than with filters. */
+static int NAMED(has_lanes_in_rows)(const NAMED(DirectConv) *s)
+{ return s->length >= W && s->filters * round_up(s->length, W) <= s->length * s->vectors * W; }
+
+/* The tiles of element t of a row of segments: sums [elements of a row of a window, filters] of kernel row r or, with lanes in rows, [filters, elements of a
+ * window]. x and dy start at the segments. */
+static void NAMED(direct_weight_gradient_tiles)(const NAMED(DirectConv) *s, const Segments *segments, int64_t r, int64_t t, Accumulation accumulation, const REAL *x,
+                                                const REAL *dy, int64_t dy_step, REAL *sums)
+{
+    const int64_t x_step = s->shape.stride_x * s->channels, padded = s->vectors * W, element = (r * s->row_segments + t) * s->length;
+    const int swapped = s->lanes_in_rows;
+    const Partition panels = swapped ? partition(ceil_div(s->length, W), DIRECT_TILE_VECTORS) : s->panels;
+    NAMED(DirectTile) tile = { segments, 1, swapped ? dy_step : x_step, swapped ? x_step : dy_step, swapped ? s->depth : padded, accumulation, 0 };
+    for (int64_t panel = 0; panel < panels.parts; panel++) {
+        int64_t first = part_start(panels, panel), count = part_size(panels, panel);
+        int64_t last = min_i64((first + count - 1) * W, swapped ? s->length - W : max_i64(0, s->filters - W)) - first * W;
+        if (swapped) NAMED(direct_tiles)(&tile, s->filters, count, dy, x + first * W, last, sums + element + first * W, last, 0);
+        else NAMED(direct_tiles)(&tile, s->length, count, x, dy + first * W, last, sums + element * padded + first * W, (count - 1) * W, 0);
+    }
+}
+
+/* Kernel row r of the weight gradient of a group, over the rows of outputs [first, end). dy is that of row `first`, with dy_step elements per pixel. Input rows
+ * are copied to row_copies where windows extend beyond the edges. */
 static void NAMED(direct_weight_gradient_rows)(const NAMED(DirectConv) *s, int64_t group, int64_t r, int64_t first, int64_t end, Accumulation accumulation,
                                                const REAL *dy, int64_t dy_step, REAL *row_copies, REAL *sums)
 {
     const Geometry *g = &s->shape;
-    int64_t copied = needs_copy(g), row_step = g->columns * g->channels, padded = s->vectors * W;
+    int64_t copied = needs_copy(g), row_step = g->columns * g->channels;
     Segments segments = { .length = g->out_columns };
+    int64_t *x_offset = s->lanes_in_rows ? segments.b_offset : segments.a_offset, *dy_offset = s->lanes_in_rows ? segments.a_offset : segments.b_offset;
     for (int64_t out_row = first; out_row < end; out_row++) {
         int64_t plane = out_row / g->out_rows, image = plane / g->out_planes, row = input_row(g, plane % g->out_planes, out_row % g->out_rows, r);
         if (row < 0) continue;
         if (copied) NAMED(copy_padded_row)(s, image, group, row, row_copies + segments.count * padded_row_size(g));
-        segments.a_offset[segments.count] = copied ? segments.count * padded_row_size(g) : (image * g->planes * g->rows + row) * row_step;
-        segments.b_offset[segments.count++] = (out_row - first) * g->out_columns * dy_step;
+        x_offset[segments.count] = copied ? segments.count * padded_row_size(g) : (image * g->planes * g->rows + row) * row_step;
+        dy_offset[segments.count++] = (out_row - first) * g->out_columns * dy_step;
     }
-    NAMED(DirectTile) tile = { &segments, 1, g->stride_x * s->channels, dy_step, padded, accumulation, 0 };
-    for (int64_t t = 0; t < s->row_segments; t++) {
-        const REAL *x = (copied ? row_copies : s->x) + t * g->dilation_x * s->channels;
-        for (int64_t panel = 0; panel < s->panels.parts; panel++) {
-            int64_t vector = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(last_vector_offset)(s, vector, count);
-            NAMED(direct_tiles)(&tile, s->length, count, x, dy + vector * W, last, sums + t * s->length * padded + vector * W, (count - 1) * W, 0);
-        }
-    }
+    for (int64_t t = 0; t < s->row_segments; t++)
+        NAMED(direct_weight_gradient_tiles)(s, &segments, r, t, accumulation, (copied ? row_copies : s->x) + t * g->dilation_x * s->channels, dy, dy_step, sums);
 }
 
-/* sums [slice, group, window elements, filters] over a slice of the rows of outputs, a few rows at a time, which stay in the L1 cache for all rows of the
- * kernel. A work item is a slice of a group. */
+/* sums [slice, group, window elements, filters] or, with lanes in rows, [slice, group, filters, window elements] over a slice of the rows of outputs, a few rows
+ * at a time, which stay in the L1 cache for all rows of the kernel. A work item is a slice of a group. */
 static void NAMED(direct_weight_gradient_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(DirectConv) *s = context;
     const Geometry *g = &s->shape;
     int64_t slice = item / g->group, group = item % g->group;
     int64_t capacity, total_rows = output_rows(g), begin = slice * total_rows / s->slices, end = (slice + 1) * total_rows / s->slices;
-    int64_t block = max_i64(1, min_i64(MAX_SEGMENTS, SUMMED_PIXELS / g->out_columns)), padded = s->vectors * W, row = s->row_segments * s->length;
-    REAL *row_copies = NAMED(workspace)(s->engine, worker, &capacity), *sums = s->sums + item * s->depth * padded;
+    int64_t block = max_i64(1, min_i64(MAX_SEGMENTS, SUMMED_PIXELS / g->out_columns));
+    REAL *row_copies = NAMED(workspace)(s->engine, worker, &capacity), *sums = s->sums + item * s->depth * s->vectors * W;
     REAL *dy_copy = row_copies + (needs_copy(g) ? block * padded_row_size(g) : 0);
     for (int64_t first = begin; first < end; first += block) {
-        int64_t last = min_i64(first + block, end), pixels = (last - first) * g->out_columns, partial = NAMED(has_partial_vector)(s);
+        int64_t last = min_i64(first + block, end), pixels = (last - first) * g->out_columns, partial = NAMED(has_partial_vector)(s) && !s->lanes_in_rows;
         const REAL *dy = s->dy + first * g->out_columns * g->filters + group * s->filters;
         for (int64_t i = 0; i < pixels && partial; i++) {
             STORE(dy_copy + i * W, (V){0});
@@ -347,7 +309,7 @@ static void NAMED(direct_weight_gradient_item)(void *context, int64_t item, int6
         }
         for (int64_t r = 0; r < kernel_rows(g); r++)
             NAMED(direct_weight_gradient_rows)(s, group, r, first, last, first > begin ? ADD_C_LAST : OVERWRITE_C, partial ? dy_copy : dy,
-                                               partial ? W : g->filters, row_copies, sums + r * row * padded);
+                                               partial ? W : g->filters, row_copies, sums);
     }
 }
 
@@ -368,12 +330,25 @@ static void NAMED(direct_weight_reduction_item)(void *context, int64_t item, int
         }
 }
 
+/* The same of one filter, whose sums are [window elements]. */
+static void NAMED(direct_filter_reduction_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(DirectConv) *s = context; (void)worker;
+    int64_t taps = kernel_taps(&s->shape), group = item / s->filters, padded = s->depth * s->vectors * W;
+    REAL *sums = s->sums + group * padded + item % s->filters * s->depth, *to = s->dw + item * s->depth;
+    for (int64_t slice = 1; slice < s->slices; slice++) NAMED(add_elements)(sums, sums + slice * s->shape.group * padded, s->depth);
+    for (int64_t c = 0; c < s->channels; c++)                    /* in memory order of dw */
+        for (int64_t tap = 0; tap < taps; tap++) *to++ = sums[tap * s->channels + c];
+}
+
 /* s->dw = the weight gradient. scratch: the sums of the slices. */
 static void NAMED(direct_weight_gradient)(NAMED(DirectConv) *s, REAL *scratch)
 {
     s->sums = scratch;
+    s->lanes_in_rows = NAMED(has_lanes_in_rows)(s);
     s->engine->parallel_for(s->engine, NAMED(direct_weight_gradient_item), s, s->slices * s->shape.group);
-    s->engine->parallel_for(s->engine, NAMED(direct_weight_reduction_item), s, s->vectors * s->shape.group);
+    if (s->lanes_in_rows) s->engine->parallel_for(s->engine, NAMED(direct_filter_reduction_item), s, s->shape.filters);
+    else s->engine->parallel_for(s->engine, NAMED(direct_weight_reduction_item), s, s->vectors * s->shape.group);
 }
 #undef V
 #undef W

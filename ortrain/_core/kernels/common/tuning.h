@@ -158,9 +158,12 @@ enum { STEP_ROWS = TILE_VECTORS == 3 ? TILE_ROWS : 4, STEP_VECTORS = 3 };
 #define DIRECT_TILE_ROWS (VECTOR_REGISTERS == 32 ? 8 : 4) /* feature maps are multiples of 4 more often than of 6 */
 #define DIRECT_NARROW_ROWS (VECTOR_REGISTERS == 32 ? 8 : 6) /* by fewer vectors, for as many sums (32 filters of 3 channels: 0.92 of its time; others equal) */
 #define MAX_SEGMENTS 64
+#define LANE_SUM_PRODUCTS 6              /* vectors of products in whose time the lanes of one are added up: 12 filters of 16 channels, 3 x 3, lose 7 % by dots */
+#define POINTWISE_DOT_FILTERS 8          /* filters of a 1 x 1 convolution up to which it may be computed by dots instead of a GEMM */
+#define POINTWISE_DOT_PIXELS 256         /* pixels of a work item of such a convolution */
 #define PANEL_BYTES 16384                /* packed filters in use: half of the L1 cache */
 #define PADDED_COPY_BYTES 131072         /* padded copy of an image's rows: a part of the L2 cache */
-#define SUMMED_PIXELS 192                /* pixels that a tile of the weight gradient sums before it is stored */
+#define SUMMED_PIXELS 96                 /* pixels that a tile of the weight gradient sums before it is stored; 192 are up to 15 % slower with many channels */
 
 /* pointwise.h, with 64-byte vectors only */
 #define POINTWISE_DEPTH 512              /* of a panel of weights: 64 KiB */
