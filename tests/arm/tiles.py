@@ -20,8 +20,9 @@ VECTOR_BYTES = 16
 class Tile:
     """A tile of rows x vectors sums, and the loops in which it multiplies and adds.
 
-    kind: packed, in_place: of products (matmul/gemm_micro_kernels.h); windows, transposed: of direct convolutions (channels_last/direct_tiles.h); nn, tn: of other
-    channels-last convolutions (channels_last/vectors.h). dtype: float, double, or bfloat16, whose elements are pairs (matmul/bfloat16_pairs.h)."""
+    kind: packed, in_place: of products (matmul/gemm_micro_kernels.h); windows, transposed: of direct convolutions (channels_last/direct_tiles.h);
+    nn, tn: of other channels-last convolutions (channels_last/vectors.h).
+    dtype: float, double, or bfloat16, whose elements are pairs (matmul/bfloat16_pairs.h)."""
 
     kind: str
     rows: int
