@@ -115,7 +115,8 @@ print(f"all layers: {len(fine_history)} epochs in {sum(record.seconds for record
 # 95 to 97 %, and random weights 92 to 94 %.
 
 # %%
-flat = LogisticRegression(max_iter=2000).fit(train_pixels.reshape(len(train_pixels), -1) / 16, train_labels).score(test_pixels.reshape(-1, 64) / 16, test_labels)
+regression = LogisticRegression(max_iter=2000).fit(train_pixels.reshape(-1, 64) / 16, train_labels)
+flat = regression.score(test_pixels.reshape(-1, 64) / 16, test_labels)
 random = np.random.default_rng(0)
 scratch_model = model.copy()
 for name, array in model.graph.initializers.items():

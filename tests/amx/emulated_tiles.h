@@ -50,8 +50,6 @@ static inline void emulated_stored(int tile, void *memory, int64_t step)
     for (int i = 0; i < tiles.rows[tile]; i++) memcpy((uint8_t *)memory + i * step, tiles.tile[tile][i], tiles.row_bytes[tile]);
 }
 
-static inline int is_full(int tile) { return tiles.rows[tile] == TILE_ROWS_LIMIT && tiles.row_bytes[tile] == TILE_ROW_BYTES_LIMIT; }
-
 /* sums [16] += x y, for the first or the second numbers of pairs: x is one pair, y has 16. */
 static inline __m512 add_products(__m512 sums, __m512i x, __m512i y, int second)
 {
@@ -62,17 +60,20 @@ static inline __m512 add_products(__m512 sums, __m512i x, __m512i y, int second)
 }
 
 /* The first numbers of pairs and the second ones are summed apart, each sum from 0 on by fused multiplications and additions, and both sums together are added
- * to the tile; rounding to nearest even, subnormal operands and results being 0, whatever the mode of the thread. Only for tiles of full size. */
+ * to the tile; rounding to nearest even, subnormal operands and results being 0, whatever the mode of the thread. Only for sums in whole tiles. */
 static __attribute__((noinline)) void emulated_dpbf16ps(int c, int a, int b)
 {
     enum { MASKED_EXCEPTIONS = 0x1f80, FLUSHED_RESULTS = 0x8000, FLUSHED_OPERANDS = 0x40 };
-    refuse_unless(a != b && a != c && b != c && is_full(a) && is_full(b) && is_full(c));
+    int pairs = tiles.row_bytes[a] / 4;
+    refuse_unless(a != b && a != c && b != c && pairs > 0 && tiles.row_bytes[a] % 4 == 0 && tiles.rows[b] == pairs);
+    refuse_unless(tiles.rows[c] == TILE_ROWS_LIMIT && tiles.rows[a] == TILE_ROWS_LIMIT && tiles.row_bytes[b] == TILE_ROW_BYTES_LIMIT
+                  && tiles.row_bytes[c] == TILE_ROW_BYTES_LIMIT);
     unsigned mode = _mm_getcsr();
     _mm_setcsr(MASKED_EXCEPTIONS | FLUSHED_RESULTS | FLUSHED_OPERANDS);
     __asm__ volatile ("" ::: "memory");
     for (int row = 0; row < TILE_ROWS_LIMIT; row++) {
         __m512 first = _mm512_setzero_ps(), second = _mm512_setzero_ps();
-        for (int pair = 0; pair < TILE_ROW_BYTES_LIMIT / 4; pair++) {
+        for (int pair = 0; pair < pairs; pair++) {
             __m512i x = _mm512_set1_epi32(tiles.tile[a][row][pair]), y = _mm512_loadu_si512(tiles.tile[b][pair]);
             first = add_products(first, x, y, 0);
             second = add_products(second, x, y, 1);

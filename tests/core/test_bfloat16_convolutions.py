@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ortrain.ops.shared import conv_algorithms
 from ortrain.ops.shared.conv_algorithms import Method, method_of
 from ortrain.ops.shared.conv_geometry import Geometry
 from tests.core.test_bfloat16_products import rounded
@@ -30,10 +31,20 @@ CONVOLUTIONS = [
 ]
 WINDOWS = [shape for shape, _, _ in CONVOLUTIONS]
 TILED = [
+    *CONVOLUTIONS,
     ((2, 31, 29, 64), (96, 64, 3, 3), SAME | {"strides": (2, 2)}),
-    ((3, 17, 18, 32), (50, 32, 4, 2), {"pads": (1, 0, 0, 1)}),                                             # the gradient of the data is computed in pairs
+    ((3, 17, 18, 32), (50, 32, 4, 2), {"pads": (1, 0, 0, 1)}),
     ((1, 24, 23, 64), (128, 64, 3, 3), {"dilations": (2, 3), "pads": (2, 3, 2, 3), "strides": (2, 1)}),
     ((2, 40, 41, 64), (64, 64, 3, 3), SAME | {"strides": (3, 2)}),                                       # classes of pixels with different taps
+    ((2, 33, 34, 3), (16, 3, 7, 7), {"strides": (2, 2), "pads": (3, 3, 3, 3)}),                          # channels that are padded to 4,
+    ((2, 28, 28, 1), (17, 1, 5, 5), {"pads": (2, 2, 2, 2)}),                                               # and to 2
+    ((2, 5, 70, 8), (5, 8, 3, 3), SAME | {"strides": (1, 3)}),                                           # fewer filters than a tile
+    ((17, 5, 5, 64), (40, 64, 3, 3), SAME | {"strides": (2, 2)}),                                        # several images in a band
+    ((9, 3, 4, 32), (33, 32, 3, 3), SAME),
+    ((2, 1, 4000, 32), (33, 32, 1, 5), {"pads": (0, 2, 0, 2)}),                                            # parts of a row
+    ((1, 1, 4001, 24), (40, 24, 1, 3), {"strides": (1, 2), "dilations": (1, 5)}),
+    ((1, 40, 1300, 16), (24, 16, 3, 3), {"strides": (2, 1)}),
+    ((2, 8, 8, 512), (64, 512, 3, 3), SAME),                                                               # few points of many channels: packed windows
 ]
 
 
@@ -65,13 +76,21 @@ def test_the_gradients_of_a_convolution_round_their_operands_only(x, w, attribut
     check(backward("", x, w, attributes), [0, 1])
 
 
+@pytest.fixture
+def tiles_of_any_size(monkeypatch):
+    """Small convolutions are computed on tiles, too."""
+    monkeypatch.setattr(conv_algorithms, "TILED_POINTS", 1)
+    monkeypatch.setattr(conv_algorithms, "TILED_PRODUCTS", 1)
+
+
 @has_amx
+@pytest.mark.usefixtures("tiles_of_any_size")
 @pytest.mark.parametrize("x, w, attributes", TILED, ids=str)
 def test_a_convolution_and_its_gradients_on_amx_tiles_round_their_operands_only(x, w, attributes):
     for sample, compared in ((forward("", x, w, attributes), [0]), (backward("", x, w, attributes), [0, 1])):
         check(sample, compared, tiles=True)
-        tiles, pairs = (run_kernel(sample, "float32", tiles=flag, precision="bfloat16") for flag in (True, False))
-        assert any(not np.array_equal(tiles[output], pairs[output]) for output in compared), "not computed with AMX"
+        tiles, others = (run_kernel(sample, "float32", tiles=flag, precision="bfloat16") for flag in (True, False))
+        assert any(not np.array_equal(tiles[output], others[output]) for output in compared), "not computed with AMX"
 
 
 @pytest.mark.parametrize("x, w, attributes", [CONVOLUTIONS[0], CONVOLUTIONS[3], CONVOLUTIONS[4]], ids=str)
@@ -100,10 +119,8 @@ def test_convolutions_that_gain_nothing_or_are_too_deep_have_another_algorithm(c
 
 
 @pytest.mark.parametrize("size, channels, filters, taps, strides, tiled", [
-    (16, 96, 128, (3, 3), 1, True), (32, 64, 96, (3, 3), 1, False),                                        # Winograd's algorithm
-    (28, 64, 64, (5, 5), 1, True), (40, 64, 64, (1, 3), 1, True), (28, 50, 64, (5, 5), 1, False),          # along rows
-    (32, 32, 64, (3, 3), 2, True), (32, 32, 64, (4, 4), 2, True), (9, 32, 64, (4, 4), 2, False),           # direct convolution, im2col, Winograd by phases
-    (32, 24, 64, (4, 4), 2, False), (32, 32, 40, (4, 4), 2, False), (40, 64, 64, (1, 1), 1, False)])
+    (32, 64, 96, (3, 3), 1, True), (28, 50, 64, (5, 5), 1, True), (40, 3, 16, (3, 3), 1, True), (32, 32, 64, (4, 4), 2, True),
+    (8, 8, 16, (3, 3), 1, False), (32, 2, 6, (3, 3), 1, False), (7, 64, 64, (3, 3), 1, False), (40, 64, 64, (1, 1), 1, False)])
 def test_tiles_are_chosen_where_they_are_faster_than_what_vectors_compute_in_float32(size, channels, filters, taps, strides, tiled):
     pads = tuple((tap - 1) // 2 for tap in (1, *taps))
     out = [(size + 2 * pad - tap) // strides + 1 for tap, pad in zip(taps, pads[1:], strict=True)]
@@ -111,8 +128,11 @@ def test_tiles_are_chosen_where_they_are_faster_than_what_vectors_compute_in_flo
     assert (method_of(v, direct=False, tiles=True, pairs=True) == Method.IMPLICIT_GEMM) == tiled
 
 
-def test_infinities_spread_to_the_windows_that_read_them():
-    sample = forward("", (1, 8, 8, 32), (24, 32, 3, 3), {"strides": (2, 1)})
+@pytest.mark.usefixtures("tiles_of_any_size")
+@pytest.mark.parametrize("channels", [32, 37])
+@pytest.mark.parametrize("tiles", [pytest.param(True, marks=has_amx), False])
+def test_infinities_spread_to_the_windows_that_read_them(channels, tiles):
+    sample = forward("", (1, 8, 8, channels), (24, channels, 3, 3), {"strides": (2, 1)})
     sample.inputs[0][0, 3, 4, 5] = np.inf
-    found = run_kernel(sample, "float32", precision="bfloat16")[0]
+    found = run_kernel(sample, "float32", tiles=tiles, precision="bfloat16")[0]
     assert np.isinf(found).any(axis=-1).tolist() == [[[row == 1 and 2 <= column <= 4 for column in range(6)] for row in range(3)]]

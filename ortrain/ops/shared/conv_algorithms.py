@@ -61,9 +61,9 @@ WINOGRAD_1D_PLANES, WINOGRAD_1D_PART, WINOGRAD_1D_TILES = 8, 1 << 16, 8
 """Equal to the constants in channels_last/winograd_1d.h."""
 WINOGRAD_1D_TAPS, ROW_WINOGRAD_SAVING = (3, 5, 7), 140
 """Widths of kernels, and the least number of products of direct convolution, in percent of those of Winograd's tiles, which may be partly empty."""
-TILED_CHANNELS = 96
-"""Channels and filters from which bfloat16 tiles are faster than Winograd's 3 x 3 algorithm. On an Emerald Rapids, 128 channels on 16 x 16 pixels take 0.72 of
-its time, 256 and 512 on fewer pixels 0.65 and 0.75, but 64 on 32 x 32 pixels 1.2 to 1.5. One-dimensional Winograd is not faster, from 64 channels on."""
+TILED_POINTS, TILED_PRODUCTS = 128, 1 << 18
+"""Points and products from which a convolution is faster on tiles of bfloat16 numbers than any algorithm on vectors of float32. On a Xeon (Granite Rapids)
+16 to 32 channels on one image of 8 x 8 take 1.08 of the time with all gradients, 16 to 16 on 12 x 12 0.88, 8 to 8 on 16 images of 32 x 32 0.32."""
 PANEL_SIZE, MIN_TILED_SIDE, MIN_TILED_DEPTH, MIN_TILED_PRODUCTS, MIN_FILLED = 32, 48, 64, 1 << 20, 70
 """Equal to the constants in matmul/amx_eligibility.h."""
 MAX_WINDOW_TAPS = 64
@@ -132,7 +132,7 @@ def method_of(v: Geometry, direct: bool, tiles: bool = False, pairs: bool = Fals
     method = vector_method(v, direct)
     slower = method in (Method.IM2COL, Method.DIRECT) or (method == Method.WINOGRAD and v.strides != UNIT)
     if tiles and pairs:
-        tiled = suits_rounded_tiles(v, method, slower)
+        tiled = suits_rounded_tiles(v)
     elif tiles:
         tiled = suits_tiles(v) and (slower or (method == Method.WINOGRAD_1D and along_rows(v).kernel[2] != 5))
     else:
@@ -140,18 +140,9 @@ def method_of(v: Geometry, direct: bool, tiles: bool = False, pairs: bool = Fals
     return Method.IMPLICIT_GEMM if tiled else method
 
 
-def suits_rounded_tiles(v: Geometry, method: Method, slower: bool) -> bool:
-    """Return whether implicit GEMM on AMX tiles of operands rounded to bfloat16 suits a convolution. method: the fastest algorithm on vector units. slower:
-    whether it is slower than tiles of float32.
-
-    Those are slower even where a gradient does not suit tiles and is computed in pairs: from 32 to 64 channels with strides of 2 the forward pass takes 0.45
-    of their time, and the gradients take 0.78."""
-    if not supports_pairs(v):
-        return False
-    if slower:
-        return v.channels % PANEL_SIZE == 0 and suits_amx(v.pixels, v.filters, v.depth)
-    wide = method == Method.WINOGRAD_1D or (method == Method.WINOGRAD and min(v.channels, v.filters) >= TILED_CHANNELS)
-    return wide and suits_tiles(v)
+def suits_rounded_tiles(v: Geometry) -> bool:
+    """Return whether implicit GEMM on AMX tiles of operands rounded to bfloat16 suits a convolution and its gradients."""
+    return supports_pairs(v) and v.pixels >= TILED_POINTS and v.pixels * v.filters * v.depth >= TILED_PRODUCTS
 
 
 def vector_method(v: Geometry, direct: bool) -> Method:

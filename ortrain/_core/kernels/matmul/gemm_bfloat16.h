@@ -7,10 +7,12 @@
 #include "matmul/implicit_gemm_bfloat16.h"
 #include "matmul/step_gemm.h"
 #include "matmul/amx_gemm.h"
+#include "matmul/tiled_windows.h"
 
-/* Compute the GEMM that *w describes, with operands rounded to bfloat16, on AMX tiles where it suits them. */
+/* Compute the GEMM that *w describes, with operands rounded to bfloat16: on AMX tiles where the processor has them. */
 static void implicit_gemm(const Engine *engine, const ImplicitGemm *w)
 {
+    if (implicit_gemm_of_tiles(engine, w)) return;
     if (suits_amx_windows(engine, w)) amx_implicit_gemm(engine, w);
     else implicit_gemm_of_pairs(engine, w);
 }

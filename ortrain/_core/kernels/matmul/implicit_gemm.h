@@ -1,5 +1,5 @@
 /* Argument of Engine's implicit_gemm: a GEMM one of whose operands is the im2col matrix of an image, which is never built. Computed by matmul/amx_gemm.h,
- * or in the engine of bfloat16 products by that or matmul/implicit_gemm_bfloat16.h. */
+ * or in the engine of bfloat16 products by matmul/tiled_windows.h, that, or matmul/implicit_gemm_bfloat16.h. */
 #ifndef ORTRAIN_IMPLICIT_GEMM_H
 #define ORTRAIN_IMPLICIT_GEMM_H
 #include "kernel.h"
@@ -7,7 +7,7 @@
 enum { MAX_WINDOW_TAPS = 64 };
 
 /* The im2col matrix [images * out_rows * out_columns, taps * channels]: a row per output point, with the `channels` values of each tap's pixel. Tap t of point
- * (y, x) is the pixel (stride_y * y + offsets[t][0], stride_x * x + offsets[t][1]), or zeros where that is outside the image. On AMX tiles, channels is a
+ * (y, x) is the pixel (stride_y * y + offsets[t][0], stride_x * x + offsets[t][1]), or zeros where that is outside the image. In amx_gemm.h, channels is a
  * multiple of 32. */
 typedef struct Windows {
     const float *pixels;                            /* [images, rows, columns, channels] */

@@ -13,8 +13,8 @@ enum {
 /* Return the rows of the band of `rows` rows of points. */
 static inline int64_t band_rows(const WindowGemm *s, int64_t rows) { return (rows - 1) * s->w->windows.stride_y + s->band.height; }
 
-/* Set the sizes of bands whose rows of points are at most `max_rows`. Return whether one of `elements` pairs per pixel fits into the workspace. */
-static int choose_bands(WindowGemm *s, int64_t max_rows, int64_t elements)
+/* Set the offset and the size of the pixels under the taps of a point. */
+static void measure_windows(WindowGemm *s)
 {
     const Windows *v = &s->w->windows; Band *b = &s->band;
     b->top = v->offsets[0][0]; b->left = v->offsets[0][1];
@@ -23,8 +23,14 @@ static int choose_bands(WindowGemm *s, int64_t max_rows, int64_t elements)
         b->height = max_i64(b->height, v->offsets[t][0] - b->top + 1); b->width = max_i64(b->width, v->offsets[t][1] - b->left + 1);
     }
     b->columns = (v->out_columns - 1) * v->stride_x + b->width;
-    int64_t rows = (WINDOW_BLOCK / (b->columns * elements) - b->height) / v->stride_y + 1;
-    if (b->columns * elements * b->height > WINDOW_BLOCK) return 0;
+}
+
+/* Divide an image into bands of at most `max_rows` rows of points. Return whether one of `elements` pairs per pixel fits into `room` pairs. */
+static int choose_bands(WindowGemm *s, int64_t max_rows, int64_t elements, int64_t room)
+{
+    const Windows *v = &s->w->windows; Band *b = &s->band;
+    int64_t rows = (room / (b->columns * elements) - b->height) / v->stride_y + 1;
+    if (b->columns * elements * b->height > room) return 0;
     rows = max_i64(1, min_i64(rows, max_rows));
     b->blocks = ceil_div(v->out_rows, rows);
     b->block = ceil_div(v->out_rows, b->blocks);
@@ -41,21 +47,43 @@ static inline PixelRange pixels_of_band(const WindowGemm *s)
 
 /* ---- windows times filters */
 
-/* to [rows, band.columns, tap_pairs] = the rows of an image from `first` on, from column band.left on, zeros outside of it. Writes a vector beyond the end. */
-static void round_band(const WindowGemm *s, int64_t image, int64_t first, int64_t rows, packed *to)
+/* to [pixels, pixel] = the pairs of pixels of an odd number of channels, 1 or 3. Writes whole vectors. */
+static inline void round_narrow_pixels(const scalar *from, int64_t pixels, int64_t channels, int64_t pixel, packed *to)
+{
+#if VECTOR_BYTES == 64
+    const int64_t each = LANES / (2 * pixel), step = each * channels;       /* pixels of a vector */
+    const __mmask16 mask = pixel == 1 ? 0x5555 : channels == 1 ? 0x1111 : 0x7777;
+    for (int64_t x = 0; x < pixels; x += 2 * each, from += 2 * step, to += LANES) {
+        int64_t front = min_i64(each, pixels - x), back = max_i64(0, min_i64(each, pixels - x - each));
+        vector low = (vector)_mm512_maskz_expandloadu_ps((__mmask16)(mask & ((1u << 2 * pixel * front) - 1)), from);
+        vector high = (vector)_mm512_maskz_expandloadu_ps((__mmask16)(mask & ((1u << 2 * pixel * back) - 1)), from + step);
+        *(unaligned_int_vector *)to = adjacent_pairs(low, high);
+    }
+#else
+    (void)from; (void)pixels; (void)channels; (void)pixel; (void)to;
+#endif
+}
+
+/* to [band.columns, tap_pairs] = a row of an image from column band.left on, zeros outside of it. Writes a vector beyond the end. */
+static void round_row_of_band(const WindowGemm *s, int64_t image, int64_t row, packed *to)
 {
     const Windows *v = &s->w->windows;
-    const int64_t pixel = s->tap_pairs, together = v->channels % 2 == 0, left = s->band.left;
+    const int64_t pixel = s->tap_pairs, left = s->band.left;
     PixelRange inside = pixels_of_band(s);
-    for (int64_t row = first; row < first + rows; row++, to += s->band.columns * pixel) {
-        if (row < 0 || row >= v->rows) { round_adjacent(NULL, 2 * s->band.columns * pixel, to); continue; }
-        const scalar *from = v->pixels + ((image * v->rows + row) * v->columns + inside.begin) * v->channels;
-        packed *at = to + (inside.begin - left) * pixel;
-        round_adjacent(NULL, 2 * (inside.begin - left) * pixel, to);
-        if (together) round_adjacent(from, (inside.end - inside.begin) * v->channels, at);
-        else for (int64_t x = 0; x < inside.end - inside.begin; x++) round_adjacent(from + x * v->channels, v->channels, at + x * pixel);
-        round_adjacent(NULL, 2 * (left + s->band.columns - inside.end) * pixel, to + (inside.end - left) * pixel);
-    }
+    if (row < 0 || row >= v->rows) { round_adjacent(NULL, 2 * s->band.columns * pixel, to); return; }
+    const scalar *from = v->pixels + ((image * v->rows + row) * v->columns + inside.begin) * v->channels;
+    packed *at = to + (inside.begin - left) * pixel;
+    round_adjacent(NULL, 2 * (inside.begin - left) * pixel, to);
+    if (v->channels == 2 * pixel) round_adjacent(from, (inside.end - inside.begin) * v->channels, at);
+    else if (LANES == 16 && pixel <= 2) round_narrow_pixels(from, inside.end - inside.begin, v->channels, pixel, at);
+    else for (int64_t x = 0; x < inside.end - inside.begin; x++) round_adjacent(from + x * v->channels, v->channels, at + x * pixel);
+    round_adjacent(NULL, 2 * (left + s->band.columns - inside.end) * pixel, to + (inside.end - left) * pixel);
+}
+
+/* to [rows, band.columns, tap_pairs] = the rows of an image from `first` on. Writes a vector beyond the end. */
+static void round_band(const WindowGemm *s, int64_t image, int64_t first, int64_t rows, packed *to)
+{
+    for (int64_t row = first; row < first + rows; row++, to += s->band.columns * s->tap_pairs) round_row_of_band(s, image, row, to);
 }
 
 /* c [count, outputs of the panel] = the windows of `count` points side by side times a panel of filters. band: the first tap of the first of them. */
@@ -106,7 +134,9 @@ static int multiply_bands(WindowGemm *s)
 {
     const Windows *v = &s->w->windows; Band *b = &s->band;
     if (v->out_columns < TILE_ROWS || s->row_pairs < MIN_RUN_PAIRS * s->runs) return 0;
-    if (!choose_bands(s, min_i64(MAX_WINDOW_ROWS / v->out_columns, ceil_div(v->images * v->out_rows, WINDOW_ITEMS)), s->tap_pairs)) return 0;
+    measure_windows(s);
+    int64_t rows = min_i64(MAX_WINDOW_ROWS / v->out_columns, ceil_div(v->images * v->out_rows, WINDOW_ITEMS));
+    if (!choose_bands(s, rows, s->tap_pairs, WINDOW_BLOCK)) return 0;
     if (band_rows(s, b->block) * b->columns >= b->block * v->out_columns * v->taps) return 0;
     multiply_chunks(s, multiply_band_item, v->images * b->blocks);
     return 1;
@@ -118,25 +148,31 @@ static int multiply_bands(WindowGemm *s)
  * of the band follow each other, and the filters' points of a row are followed by zeros as far as the band is wider: the points of a block are one depth,
  * whose pairs are a constant step apart in the band under each tap. */
 
-/* to [rows, band.columns, channels] = the pairs of the pixels of an image from row `first` on and their right neighbours, and zeros as far as taps of padding
- * reach. */
-static void pair_band(const WindowGemm *s, int64_t image, int64_t first, int64_t rows, packed *to)
+/* to [band.columns, channels] = the pairs of the pixels of an image's row and their neighbours, one step to the right. Writes a vector beyond the end. */
+static void pair_row_of_band(const WindowGemm *s, int64_t image, int64_t row, packed *to)
 {
     const Windows *v = &s->w->windows;
-    const int64_t channels = v->channels, left = s->band.left, end = left + s->band.columns;
+    const int64_t channels = v->channels, left = s->band.left, step = v->stride_x;
     PixelRange inside = pixels_of_band(s);
-    for (int64_t row = first; row < first + rows; row++, to += s->band.columns * channels) {
-        int64_t pixels = row < 0 || row >= v->rows ? 0 : inside.end - inside.begin, before = pixels && inside.begin > left;
-        if (!pixels) { round_pair_of_rows(NULL, NULL, s->band.columns * channels, to); continue; }
-        const scalar *from = v->pixels + ((image * v->rows + row) * v->columns + inside.begin) * channels, *last = from + (pixels - 1) * channels;
-        packed *at = to + (inside.begin - left) * channels;
-        round_pair_of_rows(NULL, NULL, (inside.begin - left - before) * channels, to);
-        if (before) round_pair_of_rows(NULL, from, channels, at - channels);
-        round_pair_of_rows(from, from + channels, (pixels - 1) * channels, at);
-        round_pair_of_rows(last, NULL, channels, at + (pixels - 1) * channels);
-        round_pair_of_rows(NULL, NULL, (end - inside.end) * channels, to + (inside.end - left) * channels);
-    }
-    round_pair_of_rows(NULL, NULL, s->band.width * channels + TILE_COLUMNS, to);
+    int64_t pixels = row < 0 || row >= v->rows ? 0 : inside.end - inside.begin;
+    if (!pixels) { round_pair_of_rows(NULL, NULL, s->band.columns * channels, to); return; }
+    int64_t before = min_i64(step, inside.begin - left), missing = step - before, first = max_i64(0, min_i64(before, pixels - missing));
+    int64_t both = max_i64(0, pixels - step);
+    const scalar *from = v->pixels + ((image * v->rows + row) * v->columns + inside.begin) * channels;
+    packed *at = to + (inside.begin - left) * channels;
+    round_pair_of_rows(NULL, NULL, (inside.begin - left) * channels, to);
+    if (first) round_pair_of_rows(NULL, from + missing * channels, first * channels, at - before * channels);
+    round_pair_of_rows(NULL, NULL, (before - first) * channels, at - (before - first) * channels);
+    round_pair_of_rows(from, from + step * channels, both * channels, at);
+    round_pair_of_rows(from + both * channels, NULL, (pixels - both) * channels, at + both * channels);
+    round_pair_of_rows(NULL, NULL, (left + s->band.columns - inside.end) * channels, to + (inside.end - left) * channels);
+}
+
+/* to [rows, band.columns, channels] = the pairs of the rows of an image from `first` on, and zeros as far as taps of padding reach. */
+static void pair_band(const WindowGemm *s, int64_t image, int64_t first, int64_t rows, packed *to)
+{
+    for (int64_t row = first; row < first + rows; row++, to += s->band.columns * s->w->windows.channels) pair_row_of_band(s, image, row, to);
+    round_pair_of_rows(NULL, NULL, s->band.width * s->w->windows.channels + TILE_COLUMNS, to);
 }
 
 /* Pack `rows` rows of the filters' points for tiles of filters, each row followed by zeros up to the columns of the band. */
@@ -195,7 +231,8 @@ static int multiply_filters_by_bands(WindowGemm *s)
 {
     const Windows *v = &s->w->windows; Band *b = &s->band;
     int64_t channels = v->channels, filled = 0, workers = s->engine->workers;
-    if (v->stride_y != 1 || v->stride_x != 1 || !choose_bands(s, GRADIENT_POINTS / v->out_columns, channels)) return 0;
+    measure_windows(s);
+    if (v->stride_y != 1 || v->stride_x != 1 || !choose_bands(s, GRADIENT_POINTS / v->out_columns, channels, WINDOW_BLOCK)) return 0;
     b->columns = round_up(b->columns, 2);
     for (const TapRun *run = s->run; run < s->run + s->runs; run++) {
         filled += round_to_lanes(run->taps * channels);

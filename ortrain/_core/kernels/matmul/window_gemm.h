@@ -15,8 +15,9 @@ enum {
 typedef struct TapRun { int64_t row, column, taps; } TapRun;
 
 /* The rows of an image that a block of rows of points reads, padded. top, left: offset of the first tap from a point; height, width: of the pixels under the
- * taps of one point; columns: pixels of a row; block: rows of points, blocks: of an image. */
-typedef struct Band { int64_t top, left, height, width, columns, block, blocks; } Band;
+ * taps of one point; columns: pixels of a row; block: rows of points, blocks: of an image. On tiles, images: of a band; points: of a row, parts: of a
+ * row of an image. */
+typedef struct Band { int64_t top, left, height, width, columns, block, blocks, images, points, parts; } Band;
 
 typedef struct WindowGemm {
     const Engine *engine;
@@ -25,6 +26,7 @@ typedef struct WindowGemm {
     int64_t rows;                               /* points of a work item */
     int64_t start, columns;                     /* the outputs whose filters are in the shared workspace */
     int64_t filter_parts, column_parts, panels; /* of the weight gradient; panels: of columns of overlapping windows */
+    int64_t panel_pairs;                        /* pairs of a band on tiles, with what is read beyond it */
     Band band;
     int64_t runs;
     TapRun run[MAX_WINDOW_TAPS];
