@@ -27,4 +27,5 @@ cdef class EngineHandle:
 
     cdef void set_pool(self, void *pool) noexcept nogil
     cdef void count_train_step(self) noexcept nogil
+    cdef void choose_steps(self) noexcept
     cdef int64_t *timestamp_buffer(self, object source, Py_ssize_t steps) except? NULL

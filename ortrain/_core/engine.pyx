@@ -48,6 +48,9 @@ ctypedef void (*DoubleParallelGemm)(const Engine *engine, int ta, int tb, int64_
 ctypedef int (*AmxGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                         const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
 
+ctypedef int (*SerialAmxGemm)(const Engine *engine, int64_t worker, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                              const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
+
 ctypedef void (*Transpose)(void *to, const void *from_, int64_t size, int64_t m, int64_t n, int64_t to_m, int64_t from_n) noexcept nogil
 
 cdef SingleBlas sgemm = NULL
@@ -65,8 +68,11 @@ cdef SinglePackedGemm packed_bfloat16 = NULL
 cdef SingleParallelGemm parallel_bfloat16 = NULL
 cdef AmxGemm amx_bfloat16 = NULL
 cdef void *implicit_bfloat16 = NULL
+cdef SerialAmxGemm amx_bfloat16_serial = NULL
 cdef void *pack_step_weights = NULL
 cdef void *step_gemm = NULL
+cdef void *pack_tiled_step_weights = NULL
+cdef void *tiled_step_gemm = NULL
 LOADING = threading.Lock()
 
 
@@ -138,7 +144,8 @@ def multiplies_bfloat16():
 
 def load_bfloat16_gemm():
     """Load the GEMM of bfloat16 operands, once. The caller holds the lock LOADING. Without the processor's help it computes the same sums more slowly."""
-    global packed_bfloat16, parallel_bfloat16, amx_bfloat16, implicit_bfloat16, pack_step_weights, step_gemm
+    global packed_bfloat16, parallel_bfloat16, amx_bfloat16, amx_bfloat16_serial, implicit_bfloat16, pack_step_weights, step_gemm, \
+        pack_tiled_step_weights, tiled_step_gemm
     if packed_bfloat16 != NULL:
         return
     import importlib
@@ -147,10 +154,13 @@ def load_bfloat16_gemm():
     name = "gemm_bfloat16_native" if has_bfloat16_vectors() else "gemm_bfloat16"
     gemm = importlib.import_module(f"ortrain._core.instruction_sets.{instruction_set()}.{name}").GEMM
     parallel_bfloat16 = <SingleParallelGemm><size_t>gemm["parallel_gemm"]
-    amx_bfloat16 = <AmxGemm><size_t>gemm["amx_gemm"]
+    amx_bfloat16 = <AmxGemm><size_t>gemm["gemm_on_tiles"]
+    amx_bfloat16_serial = <SerialAmxGemm><size_t>gemm["tiled_gemm_serial"]
     implicit_bfloat16 = <void *><size_t>gemm["implicit_gemm"]
     pack_step_weights = <void *><size_t>gemm["pack_step_weights"]
     step_gemm = <void *><size_t>gemm["step_gemm"]
+    pack_tiled_step_weights = <void *><size_t>gemm["pack_tiled_step_weights"]
+    tiled_step_gemm = <void *><size_t>gemm["tiled_step_gemm"]
     packed_bfloat16 = <SinglePackedGemm><size_t>gemm["packed_gemm"]
 
 
@@ -252,19 +262,20 @@ cdef inline bint suits_bfloat16(int64_t m, int64_t n, int64_t k) noexcept nogil:
 cdef void gemm_bfloat16(const Engine *e, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                         const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil:
     """gemm_float32 with operands rounded to bfloat16, where they suit."""
-    if suits_bfloat16(m, n, k):
-        if amx_bfloat16(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu):
-            return
-        if e.bfloat16:
-            parallel_bfloat16(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu)
-            return
+    if k > 0 and m > 0 and n > 0 and amx_bfloat16(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu):
+        return
+    if e.bfloat16 and suits_bfloat16(m, n, k):
+        parallel_bfloat16(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu)
+        return
     gemm_float32(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
 
 
 cdef void gemm_bfloat16_serial(const Engine *e, int64_t worker, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                                int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias,
                                int relu) noexcept nogil:
-    """gemm_float32_serial with operands rounded to bfloat16, where they suit and vectors round."""
+    """gemm_float32_serial with operands rounded to bfloat16, where they suit."""
+    if k > 0 and m > 0 and n > 0 and amx_bfloat16_serial(e, worker, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu):
+        return
     if not (e.bfloat16 and suits_bfloat16(m, n, k)):
         gemm_float32_serial(e, worker, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
         return
@@ -342,9 +353,13 @@ cdef class EngineHandle:
             with LOADING:
                 load_bfloat16_gemm()
             self.bfloat16_engine.implicit_gemm = implicit_bfloat16
-            self.bfloat16_engine.pack_step_weights = pack_step_weights
-            self.bfloat16_engine.step_gemm = step_gemm
+            self.choose_steps()
         self.is_bfloat16 = name == "bfloat16"
+
+    cdef void choose_steps(self) noexcept:
+        """Have time steps of recurrent layers in bfloat16 on AMX tiles, or in vectors."""
+        self.bfloat16_engine.pack_step_weights = pack_tiled_step_weights if self.engine.amx else pack_step_weights
+        self.bfloat16_engine.step_gemm = tiled_step_gemm if self.engine.amx else step_gemm
 
     @property
     def spins(self):
@@ -363,6 +378,7 @@ cdef class EngineHandle:
     def amx(self, enabled):
         self.engine.amx = self.bfloat16_engine.amx = has_amx and enabled
         self.bfloat16_engine.bfloat16 = not self.engine.amx
+        self.choose_steps()
 
     def after_fork(self):
         """Reset the pool in a forked child, which lacks its parent's threads; the next parallel region starts new ones."""

@@ -58,7 +58,7 @@ typedef struct Engine {
     void (*implicit_gemm)(const struct Engine *engine, const struct ImplicitGemm *product);
     uint64_t seed;                    /* of the session */
     uint64_t run_index;               /* number of train steps: the counter of counter-based random numbers */
-    /* where vectors take bfloat16 operands: packs the weights of a recurrent layer, and multiplies by them, on the calling worker (matmul/step_gemm.h) */
+    /* where products take bfloat16 operands, else NULL: packs the weights of a recurrent layer, and multiplies by them, on the calling worker (matmul/step_gemm.h) */
     void (*pack_step_weights)(const float *weights, int transposed, int64_t depth, int64_t columns, void *panels);
     void (*step_gemm)(const struct Engine *engine, int64_t worker, int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t lda,
                       const void *panels, int accumulate, float *c, int64_t ldc);

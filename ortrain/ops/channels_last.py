@@ -92,7 +92,7 @@ def shape_only_inputs_of_gradient(c: LoweringContext) -> tuple[int, ...]:
 def lower_conv_grad(c: LoweringContext) -> KernelCall:
     v = conv_geometry(c, 1, 2)
     method = method_of(v, bool(c.attribute("direct", 0)), can_use_amx(c), can_round(c))
-    weight_method, slices, weight_scratch = weight_gradient_algorithm(v, method, can_use_amx(c))
+    weight_method, slices, weight_scratch = weight_gradient_algorithm(v, method, can_use_amx(c), can_round(c))
     method = data_gradient_method(v, method)
     bias_blocks = symbolic_min(SPREAD, symbolic_max(1, v.pixels // 64))
     scratch = symbolic_max(data_scratch(v, method) if c.has_output(0) else 0, weight_scratch if c.has_output(1) else 0, bias_blocks * v.filters)

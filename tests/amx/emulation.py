@@ -22,8 +22,8 @@ FLAGS = ["-shared", "-fPIC", "-O2", "-march=x86-64-v4", "-mprefer-vector-width=5
          "-include", str(HERE / "emulated_tiles.h"), f"-I{CORE}", f"-I{CORE / 'kernels'}"]
 MODULES = {"gemm": [], "gemm_bfloat16": ["-DROUND_TO_BFLOAT16"], "gemm_bfloat16_native": ["-DROUND_TO_BFLOAT16", "-mavx512bf16"]}
 """The modules that are replaced, and flags of the compiler beside these."""
-ENTRY_POINTS = ["packed_gemm", "parallel_gemm", "amx_gemm", "implicit_gemm"]
-BFLOAT16_ENTRY_POINTS = [*ENTRY_POINTS, "pack_step_weights", "step_gemm"]
+ENTRY_POINTS = ["packed_gemm", "parallel_gemm", "implicit_gemm"]
+BFLOAT16_ENTRY_POINTS = [*ENTRY_POINTS, "gemm_on_tiles", "tiled_gemm_serial", "pack_step_weights", "step_gemm", "pack_tiled_step_weights", "tiled_step_gemm"]
 
 
 def compile_module(name: str, folder: Path) -> ModuleType:
@@ -32,7 +32,7 @@ def compile_module(name: str, folder: Path) -> ModuleType:
     subprocess.run([*COMPILER, *FLAGS, *MODULES[name], str(HERE / "gemm.c"), "-o", str(library)], check=True)
     loaded = ctypes.CDLL(str(library))
     module = ModuleType(f"ortrain._core.instruction_sets.{INSTRUCTION_SET}.{name}")
-    entries = ENTRY_POINTS if name == "gemm" else BFLOAT16_ENTRY_POINTS
+    entries = [*ENTRY_POINTS, "amx_gemm"] if name == "gemm" else BFLOAT16_ENTRY_POINTS
     module.__dict__["GEMM"] = {entry: ctypes.c_void_p.in_dll(loaded, f"address_of_{entry}").value for entry in entries} | {
         "workspace_floats": ctypes.c_size_t.in_dll(loaded, "workspace_floats").value, "amx": True}
     return module

@@ -9,6 +9,7 @@ import pytest
 
 from ortrain._core.engine import EngineHandle, call_kernel
 from ortrain._core.kernel_table import kernels
+from ortrain.ops.shared.conv_algorithms import suits_amx
 from ortrain.runtime.segments import aligned_zeros
 from tests.core.test_bfloat16_products import engine, rounded
 from tests.core.test_convolution import has_amx
@@ -26,8 +27,9 @@ SHAPES = [
     (300, 270, 129), (50, 700, 600), (330, 60, 1090),                                             # several parts of C, and chunks
     (64, 96, 2560), (60, 90, 2310), (250, 61, 2100),                                              # slices of the depth
 ]
-
-PARTS = pytest.mark.parametrize("parts", [1, 3])
+ROUNDED_FIRST = [(300, 40, 100), (129, 17, 61), (2000, 24, 33), (70, 9, 700), (600, 100, 90), (45, 56, 3000), (33, 90, 1025)]
+"""Products of one part whose operands are rounded before they are multiplied (matmul/tiled_gemm.h): deep ones in blocks where the first is transposed."""
+LEAST_SIDE, LEAST_DEPTH, LEAST_PRODUCTS, LEAST_WEIGHTS, MOST_PACKED, LEAST_ROWS, MOST_WEIGHTS, DEPTH_OF_BLOCK = 8, 24, 1 << 17, 512, 1 << 16, 128, 1 << 15, 512
 
 
 def panels(size):
@@ -45,12 +47,12 @@ def parts_of(x, parts):
     return [*found, x]
 
 
-def add_product(sums, a, b):
-    """Return sums + a b for a depth of 32, as tdpbf16ps does: 16 pairs, whose first numbers are those of the first half of the depth here."""
+def add_product(sums, a, b, firsts, seconds):
+    """Return sums + a b, as tdpbf16ps does for pairs: the first and the second numbers of the depth's pairs are summed apart."""
     halves = []
-    for start in (0, STEP // 2):
+    for depths in (firsts, seconds):
         half = np.zeros_like(sums)
-        for depth in range(start, start + STEP // 2):
+        for depth in depths:
             half += a[:, depth, None] * b[depth]                                                  # products of two bfloat16 numbers are exact in float32
         halves.append(half)
     return sums + (halves[0] + halves[1])
@@ -85,10 +87,53 @@ def reference(a, b, parts, swapped):
             sums = np.zeros((m, n), np.float32)
             for start in range(first * STEP, end * STEP, STEP):
                 for i, j in PRODUCTS_OF_PARTS[parts]:
-                    sums = add_product(sums, of_a[i][:, start : start + STEP], of_b[j][start : start + STEP])
+                    pairs = range(start, start + STEP // 2), range(start + STEP // 2, start + STEP)
+                    sums = add_product(sums, of_a[i], of_b[j], *pairs)
             of_chunks.append(sums)
         of_slices.append(sum(of_chunks[1:], of_chunks[0]))
     return sum(of_slices[1:], of_slices[0])
+
+
+def is_rounded_first(m, n, k, ta, tb):
+    """Return whether the operands of a product in one part are rounded before they are multiplied."""
+    least = min(m, n) >= LEAST_SIDE and k >= LEAST_DEPTH and m * n * k >= LEAST_PRODUCTS and (not ta or m * n >= LEAST_WEIGHTS)
+    in_panels = suits_amx(m, n, k) and (m * n > MOST_WEIGHTS if ta else n * k > MOST_PACKED or m < LEAST_ROWS)
+    return least and not in_panels and not (ta and tb)
+
+
+def product_of_adjacent_pairs(a, b, length):
+    """Return the product of a [m, k] and b [k, n] in one chain of sums, in steps of an even length."""
+    sums = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for start in range(0, a.shape[1], length):
+        sums = add_product(sums, a, b, range(start, start + length, 2), range(start + 1, start + length, 2))
+    return sums
+
+
+def rounded_first(a, b, ta, alpha, addend):
+    """Return alpha a b + addend where operands are rounded first: in blocks of the depth if the first is transposed."""
+    k = a.shape[1]
+    if not ta:
+        depth = next(depth for depth in range(k + k % 2, 2 * k + 2, 2) if depth % (2 * panels(depth)) == 0)
+        blocks, length = [(0, k)], depth // panels(depth)
+    else:
+        count = -(-k // DEPTH_OF_BLOCK)
+        block = panels(-(-k // count)) * STEP
+        blocks, length = [(first, min(first + block, k)) for first in range(0, k, block)], STEP
+    for first, end in blocks:
+        padding = (0, -(end - first) % length)
+        of_a, of_b = (rounded(np.pad(x, pad)) for x, pad in ((a[:, first:end], ((0, 0), padding)), (b[first:end], (padding, (0, 0)))))
+        sums = np.float32(alpha) * product_of_adjacent_pairs(of_a, of_b, length)
+        addend = sums if addend is None else addend + sums
+    return addend
+
+
+def expected_product(a, b, ta, tb, parts, alpha=1.0, addend=None):
+    """Return alpha a b + addend in float32, by the way of summing that a product of these sizes has."""
+    m, n, k = a.shape[0], b.shape[1], a.shape[1]
+    if parts == 1 and is_rounded_first(m, n, k, ta, tb):
+        return rounded_first(a, b, ta, alpha, addend)
+    found = reference(a, b, parts, is_swapped(m, n, ta, tb)) * np.float32(alpha)
+    return found if addend is None else found + addend
 
 
 def engines(parts, workers=(1, 2, 3)):
@@ -113,43 +158,56 @@ def gemm(handle, a, b, ta, tb, *, addend=None, alpha=1.0, relu=False):
     return y
 
 
-@PARTS
-@pytest.mark.parametrize("m, n, k", SHAPES)
+@pytest.mark.parametrize("m, n, k, parts", [(*shape, parts) for parts in (1, 3) for shape in SHAPES] + [(*shape, 1) for shape in ROUNDED_FIRST])
 def test_a_product_has_the_bits_of_the_reference_for_any_number_of_workers(m, n, k, parts):
     a, b = operands(m, n, k)
-    expected = {swapped: reference(a, b, parts, swapped) for swapped in {is_swapped(m, n, ta, tb) for ta, tb in product((0, 1), repeat=2)}}
     for ta, tb in product((0, 1), repeat=2):
+        if parts == 1 and ta and tb and not suits_amx(m, n, k):
+            continue                                                                              # in float32 vectors
+        expected = expected_product(a, b, ta, tb, parts)
         for handle in engines(parts):
-            np.testing.assert_array_equal(gemm(handle, stored(a, ta), stored(b, tb), ta, tb), expected[is_swapped(m, n, ta, tb)])
+            np.testing.assert_array_equal(gemm(handle, stored(a, ta), stored(b, tb), ta, tb), expected)
 
 
-@PARTS
-@pytest.mark.parametrize("m, n, k", [(92, 157, 300), (330, 60, 1090), (60, 90, 2310)])
+@pytest.mark.parametrize("m, n, k, parts", [(*shape, parts) for parts in (1, 3) for shape in [(92, 157, 300), (330, 60, 1090), (60, 90, 2310)]]
+                         + [(*shape, 1) for shape in [(300, 40, 100), (45, 56, 3000)]])
 def test_what_follows_a_product_is_computed_in_float32(m, n, k, parts):
     a, b = operands(m, n, k)
     row, full = rng.standard_normal(n).astype(np.float32), rng.standard_normal((m, n)).astype(np.float32)
     for ta, tb in product((0, 1), repeat=2):
-        expected, given = reference(a, b, parts, is_swapped(m, n, ta, tb)), (stored(a, ta), stored(b, tb), ta, tb)
+        if parts == 1 and ta and tb and not suits_amx(m, n, k):
+            continue
+        expected, given = expected_product(a, b, ta, tb, parts), (stored(a, ta), stored(b, tb), ta, tb)
+        scaled, added = expected_product(a, b, ta, tb, parts, 0.3), expected_product(a, b, ta, tb, parts, 1.0, full)
         for handle in engines(parts, (1, 2)):
-            np.testing.assert_array_equal(gemm(handle, *given, alpha=0.3), expected * np.float32(0.3))
-            np.testing.assert_array_equal(gemm(handle, *given, addend=full), expected + full)
+            np.testing.assert_array_equal(gemm(handle, *given, alpha=0.3), scaled)
+            np.testing.assert_array_equal(gemm(handle, *given, addend=full), added)
             np.testing.assert_array_equal(gemm(handle, *given, addend=row), expected + row)
             np.testing.assert_array_equal(gemm(handle, *given, addend=row, relu=True), np.maximum(expected + row, 0))
             np.testing.assert_array_equal(gemm(handle, *given, relu=True), np.maximum(expected, 0))
 
 
-@PARTS
-@pytest.mark.parametrize("m, n, k", [(61, 125, 513), (300, 270, 129)])
+@pytest.mark.parametrize("m, n, k, parts", [(61, 125, 513, 1), (61, 125, 513, 3), (300, 270, 129, 1), (300, 270, 129, 3), (300, 40, 100, 1)])
 def test_operands_and_results_may_be_parts_of_larger_matrices(m, n, k, parts):
     a, b = operands(m, n, k)
     for ta, tb in product((0, 1), repeat=2):
+        if parts == 1 and ta and tb and not suits_amx(m, n, k):
+            continue
         first, second = (np.pad(stored(x, flag), ((2, 1), (3, 5)), constant_values=np.nan) for x, flag in ((a, ta), (b, tb)))
         for handle in engines(parts, (1, 2)):
             y = np.full((m, n + 7), 4, np.float32)
             steps, offsets = (first.shape[1], second.shape[1], n + 7), (2 * first.shape[1] + 3, 2 * second.shape[1] + 3)
             assert call_kernel(kernels()["matmul", "float32"], [first, second], [y], (m, n, k, ta, tb, 1, 0, *steps, *offsets), (1.0,), 0, handle) == 0
-            np.testing.assert_array_equal(y[:, :n], reference(a, b, parts, is_swapped(m, n, ta, tb)))
+            np.testing.assert_array_equal(y[:, :n], expected_product(a, b, ta, tb, parts))
             assert (y[:, n:] == 4).all()
+
+
+@pytest.mark.parametrize("m, n, k", [(7, 900, 100), (900, 7, 100), (900, 100, 23), (40, 40, 80)])
+def test_products_that_are_too_small_for_tiles_stay_in_float32(m, n, k):
+    a, b = operands(m, n, k)
+    for ta, tb in product((0, 1), repeat=2):
+        given = stored(a, ta), stored(b, tb), ta, tb
+        np.testing.assert_array_equal(gemm(engine(tiles=True), *given), gemm(EngineHandle(), *given))
 
 
 def test_one_part_is_rounded_to_nearest_even_and_subnormal_numbers_and_sums_to_zero():

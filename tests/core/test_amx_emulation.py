@@ -13,7 +13,7 @@ from tests.amx import emulation
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = {"test_amx.py": "", "test_products.py": "test_amx or EngineHandle", "test_convolution.py": "amx or workers", "test_bfloat16_products.py": "",
-         "test_bfloat16_convolutions.py": ""}
+         "test_bfloat16_convolutions.py": "", "test_tiled_layers.py": ""}
 """File -> which of its tests, as pytest's option -k takes it."""
 
 pytestmark = [

@@ -264,16 +264,19 @@ def data_gradient_rows(v: Geometry) -> int:
     return -(-inside // blocks)
 
 
-def weight_gradient_algorithm(v: Geometry, method: Method, tiles: bool) -> tuple[int, int, int]:
-    """Return (algorithm, number of partial sums, scratch elements) of the weight gradient. method: the algorithm of the forward pass."""
-    methods = [weight_gradient_method(v, method, tiles, many) for many in (True, False)]
+def weight_gradient_algorithm(v: Geometry, method: Method, tiles: bool, pairs: bool = False) -> tuple[int, int, int]:
+    """Return (algorithm, number of partial sums, scratch elements) of the weight gradient. method: the algorithm of the forward pass. tiles, pairs: see
+    method_of."""
+    methods = [weight_gradient_method(v, method, tiles, pairs, many) for many in (True, False)]
     many = at_least(v.pixels, BLOCK_PIXELS)
     slices = select_if(many, *(weight_gradient_slices(v, each) for each in methods))
     return select_if(many, *methods), slices, select_if(many, *(weight_scratch(v, each) for each in methods))
 
 
-def weight_gradient_method(v: Geometry, method: Method, tiles: bool, many: bool) -> Method:
+def weight_gradient_method(v: Geometry, method: Method, tiles: bool, pairs: bool, many: bool) -> Method:
     """Return the algorithm of the weight gradient. many: whether there are at least BLOCK_PIXELS pixels."""
+    if method == Method.POINTWISE_GEMM and tiles and pairs:
+        return method
     if method == Method.POINTWISE_GEMM and many and v.filters * v.channels < PRODUCT_WEIGHTS:
         return method if tiles and v.strides == UNIT and suits_amx(v.filters, v.channels, v.pixels) else Method.TAP_GEMM
     wide = v.taps > 1 and v.depth > 384 and v.channels // v.group >= 32

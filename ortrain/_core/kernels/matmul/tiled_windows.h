@@ -5,12 +5,11 @@
  * side by side. For the weight gradient the points of the filters' rows, followed by zeros up to those of the band, are the depth. */
 #ifndef ORTRAIN_TILED_WINDOWS_H
 #define ORTRAIN_TILED_WINDOWS_H
-#include "matmul/amx_tiles.h"
 #include "matmul/overlapping_windows.h"
+#include "matmul/tiled_products.h"
 #if HAVE_AMX
 
 enum {
-    TILE_SIZE = 16,                                 /* rows or columns of a tile of sums */
     TILED_BAND = 1 << 16, TILED_PAIRS = 1 << 17,    /* pairs of a band, and of one for the weight gradient: 256 and 512 KiB */
     TILED_ITEMS = 8,                                /* to aim at, where several images are a band */
     TILED_ROWS = 1024,                              /* points of a band */
@@ -18,60 +17,6 @@ enum {
     DEEP_POINTS = 640,                              /* see is_deep */
     TILED_DEPTH = 512                               /* points of a block of the weight gradient: 32 filters fill most of the L1 cache */
 };
-
-/* A block of up to two by two tiles of sums: over each run, `steps` products of tiles. Steps and halves are in elements, of the second tile from the first;
- * those between the rows of a tile are in bytes. */
-typedef struct TiledProduct {
-    const bfloat16 *a, *b;
-    int64_t a_row, a_half, a_step, b_row, b_half, b_step, runs, steps;
-    const int64_t *starts;                          /* of the runs, from a on; b is read from one run to the next */
-} TiledProduct;
-
-#define TILED_PRODUCT(ROWS, COLUMNS)                                                                                 \
-AMX static void multiply_block_##ROWS##_##COLUMNS(const TiledProduct *p, float *sums)                                \
-{                                                                                                                    \
-    const bfloat16 *b = p->b;                                                                                        \
-    _tile_zero(0);                                                                                                   \
-    if (COLUMNS > 1) _tile_zero(1);                                                                                  \
-    if (ROWS > 1) _tile_zero(2);                                                                                     \
-    if (ROWS > 1 && COLUMNS > 1) _tile_zero(3);                                                                      \
-    for (int64_t run = 0; run < p->runs; run++) {                                                                    \
-        const bfloat16 *a = p->a + p->starts[run];                                                                   \
-        for (int64_t i = 0; i < p->steps; i++, a += p->a_step, b += p->b_step) {                                     \
-            _tile_loadd(4, a, p->a_row);                                                                             \
-            _tile_loadd(6, b, p->b_row);                                                                             \
-            _tile_dpbf16ps(0, 4, 6);                                                                                 \
-            if (COLUMNS > 1) { _tile_loadd(7, b + p->b_half, p->b_row); _tile_dpbf16ps(1, 4, 7); }                   \
-            if (ROWS > 1) { _tile_loadd(5, a + p->a_half, p->a_row); _tile_dpbf16ps(2, 5, 6); }                      \
-            if (ROWS > 1 && COLUMNS > 1) _tile_dpbf16ps(3, 5, 7);                                                    \
-        }                                                                                                            \
-    }                                                                                                                \
-    _tile_stored(0, sums, 128);                                                                                      \
-    if (COLUMNS > 1) _tile_stored(1, sums + TILE_SIZE, 128);                                                         \
-    if (ROWS > 1) _tile_stored(2, sums + TILE_SIZE * PANEL_SIZE, 128);                                               \
-    if (ROWS > 1 && COLUMNS > 1) _tile_stored(3, sums + TILE_SIZE * PANEL_SIZE + TILE_SIZE, 128);                    \
-}
-TILED_PRODUCT(1, 1) TILED_PRODUCT(1, 2) TILED_PRODUCT(2, 1) TILED_PRODUCT(2, 2)
-
-/* sums [rows, columns] of PANEL_SIZE each, of which at most 16 are computed where at most 16 are asked for */
-static inline void multiply_sums(const TiledProduct *p, int64_t rows, int64_t columns, float *sums)
-{
-    static void (*const kernels[2][2])(const TiledProduct *, float *) = {
-        { multiply_block_1_1, multiply_block_1_2 }, { multiply_block_2_1, multiply_block_2_2 } };
-    kernels[rows > TILE_SIZE][columns > TILE_SIZE](p, sums);
-}
-
-/* Configure tiles of A of `depth` elements, and of B of as many; those of sums have 16 x 16. */
-AMX static void configure_tiles_of_depth(int64_t depth)
-{
-    TileConfig shapes = { .palette = 1 };
-    for (int i = 0; i < 8; i++) {
-        shapes.rows[i] = (uint8_t)(i < 6 ? TILE_SIZE : depth / 2);
-        shapes.bytes[i] = (uint16_t)(i == 4 || i == 5 ? 2 * depth : 64);
-    }
-    __asm__ volatile ("" :: "r"(&shapes) : "memory");   /* the compiler assumes that _tile_loadconfig reads 8 bytes only */
-    _tile_loadconfig(&shapes);
-}
 
 /* Return the rows of an image in a band that follow each other at the step of the points, and the rows that a band has room for. */
 static inline int64_t rows_of_image(const WindowGemm *s) { return ceil_div(band_rows(s, s->band.block), s->w->windows.stride_y); }
@@ -134,13 +79,6 @@ static inline int64_t start_of_run(const WindowGemm *s, const TapRun *run)
 
 /* ---- windows times filters */
 
-/* Return the steps in which a tile covers a run of `length` elements, all of the same even depth, or 0 where there are none. */
-static inline int64_t steps_of_run(int64_t length)
-{
-    int64_t steps = ceil_div(length, STEP_DEPTH);
-    return length % (2 * steps) ? 0 : steps;
-}
-
 /* Divide the taps into runs of one length, and pad their channels so that tiles of one depth cover a run. */
 static void choose_runs(WindowGemm *s)
 {
@@ -149,8 +87,7 @@ static void choose_runs(WindowGemm *s)
     find_runs(s, 1);
     for (int64_t i = 1; i < s->runs; i++) even &= s->run[i].taps == s->run[0].taps;
     if (!even) find_runs(s, 0);
-    s->tap_pairs = packed_depth(v->channels);
-    while (!steps_of_run(2 * s->run[0].taps * s->tap_pairs)) s->tap_pairs++;
+    s->tap_pairs = padded_pairs(s->run[0].taps, packed_depth(v->channels));
     s->row_pairs = v->taps * s->tap_pairs;
 }
 
@@ -243,39 +180,11 @@ static int multiply_tiled_bands(WindowGemm *s)
 /* Return the points of a block of the weight gradient: those of whole rows of its band, rounded up to whole tiles. */
 static inline int64_t depth_of_rows(const WindowGemm *s, int64_t rows) { return round_up(rows * (s->band.columns / s->w->windows.stride_x), STEP_DEPTH); }
 
-/* Return the elements between two filters: room for what the last row of points writes beyond its end, and an odd number of lines of the cache, so that the
- * rows of a tile are in different sets of it. */
-static inline int64_t step_of_filters(int64_t depth) { return depth / 32 % 2 ? depth + 64 : depth + 32; }
-
-/* to [filters, step] = the points of one row of the filters' gradients, [points, outputs], transposed, zeros from there up to `end`. Writes up to 31
- * elements beyond it. */
-static void transpose_points(const float *from, int64_t outputs, int64_t points, int64_t end, int64_t filters, bfloat16 *to, int64_t step)
-{
-    packed square[TILE_SIZE * TILE_SIZE] __attribute__((aligned(64))), pairs[TILE_SIZE * TILE_SIZE] __attribute__((aligned(64)));
-    for (int64_t f = 0; f < filters; f += TILE_SIZE)
-        for (int64_t p = 0; p < end; p += STEP_DEPTH) {
-            int64_t count = min_i64(STEP_DEPTH, points - p), used = min_i64(TILE_SIZE, filters - f);
-            if (count <= 0) {
-                for (int64_t i = 0; i < TILE_SIZE; i++) _mm512_storeu_si512(to + (f + i) * step + p, _mm512_setzero_si512());
-                continue;
-            }
-            const __mmask16 mask = (__mmask16)((1u << used) - 1);
-            for (int64_t i = 0; i < TILE_SIZE; i++) {
-                const float *row = from + (p + 2 * i) * outputs + f;
-                __m512 first = 2 * i < count ? _mm512_maskz_loadu_ps(mask, row) : _mm512_setzero_ps();
-                __m512 second = 2 * i + 1 < count ? _mm512_maskz_loadu_ps(mask, row + outputs) : _mm512_setzero_ps();
-                _mm512_store_si512(pairs + i * TILE_SIZE, (__m512i)pairs_of((vector)first, (vector)second));
-            }
-            transpose_square((const float *)pairs, TILE_SIZE, (float *)square, TILE_SIZE);         /* moves bits only */
-            for (int64_t i = 0; i < TILE_SIZE; i++) _mm512_storeu_si512(to + (f + i) * step + p, _mm512_load_si512(square + i * TILE_SIZE));
-        }
-}
-
 /* to [filters, step] = the points of filters from `filter` on, for `rows` rows of a part's band: zeros for what has no points, and up to the depth. */
 static void transpose_part(const WindowPart *t, int64_t filter, int64_t filters, int64_t rows, int64_t depth, bfloat16 *to)
 {
     const WindowGemm *s = &t->bands; const ImplicitGemm *w = s->w; const Windows *v = &w->windows;
-    const int64_t each = rows_of_image(s), row_points = s->band.columns / v->stride_x, step = step_of_filters(depth);
+    const int64_t each = rows_of_image(s), row_points = s->band.columns / v->stride_x, step = odd_lines(depth + STEP_DEPTH);
     for (int64_t f = 0; f < filters; f++) memset(to + f * step + depth - STEP_DEPTH, 0, STEP_DEPTH * sizeof(bfloat16));
     for (int64_t y = 0; y < rows; y++) {
         int64_t image = t->image + y / each, valid = image < v->images && y % each < t->rows;
@@ -290,13 +199,11 @@ static void store_weights(const float *sums, int64_t filters, int64_t columns, i
     const uint32_t mask = (uint32_t)(((uint64_t)1 << columns) - 1);
     const __mmask16 low = (__mmask16)mask, high = (__mmask16)(mask >> 16);
     for (int64_t i = 0; i < filters; i++, sums += PANEL_SIZE, c += ldc) {
-        __m512 first = _mm512_load_ps(sums), second = _mm512_load_ps(sums + TILE_SIZE);
-        if (accumulate) {
-            first = _mm512_add_ps(first, _mm512_maskz_loadu_ps(low, c));
-            second = _mm512_add_ps(second, _mm512_maskz_loadu_ps(high, c + TILE_SIZE));
-        }
-        _mm512_mask_storeu_ps(c, low, first);
-        if (high) _mm512_mask_storeu_ps(c + TILE_SIZE, high, second);
+        __m512 first = _mm512_load_ps(sums);
+        _mm512_mask_storeu_ps(c, low, accumulate ? _mm512_add_ps(first, _mm512_maskz_loadu_ps(low, c)) : first);
+        if (!high) continue;
+        __m512 second = _mm512_load_ps(sums + TILE_SIZE);
+        _mm512_mask_storeu_ps(c + TILE_SIZE, high, accumulate ? _mm512_add_ps(second, _mm512_maskz_loadu_ps(high, c + TILE_SIZE)) : second);
     }
 }
 
@@ -305,7 +212,7 @@ static void multiply_columns_of_band(const WindowGemm *s, const bfloat16 *points
                                      int64_t end, int accumulate, float *c)
 {
     const Windows *v = &s->w->windows;
-    const int64_t step = step_of_filters(depth), none = 0, channels = v->channels, pair = 2 * v->stride_x * channels;
+    const int64_t step = odd_lines(depth + STEP_DEPTH), none = 0, channels = v->channels, pair = 2 * v->stride_x * channels;
     float sums[PANEL_SIZE * PANEL_SIZE] __attribute__((aligned(64)));
     TiledProduct p = { .a_row = 2 * step, .a_half = TILE_SIZE * step, .a_step = STEP_DEPTH, .b_row = 4 * pair, .b_half = 2 * TILE_SIZE,
                        .b_step = 2 * TILE_SIZE * pair, .runs = 1, .steps = depth / STEP_DEPTH, .starts = &none };
@@ -359,7 +266,7 @@ static int multiply_filters_by_tiled_bands(WindowGemm *s)
     int64_t depth = depth_of_rows(s, (b->images - 1) * rows_of_image(s) + b->block);
     /* tiles of the last points read beyond the band, what zeros are multiplied by */
     s->panel_pairs = round_up((rows_of_band(s) * b->columns + (STEP_DEPTH + 1) * v->stride_x + b->width) * v->channels + PANEL_SIZE, TILE_SIZE);
-    if (s->panel_pairs + round_up(s->w->outputs, TILE_SIZE) * step_of_filters(depth) / 2 + TILE_SIZE > s->engine->workspace_floats) return 0;
+    if (s->panel_pairs + round_up(s->w->outputs, TILE_SIZE) * odd_lines(depth + STEP_DEPTH) / 2 + TILE_SIZE > s->engine->workspace_floats) return 0;
     for (const TapRun *run = s->run; run < s->run + s->runs; run++) s->panels += ceil_div(run->taps * v->channels, PANEL_SIZE);
     s->filter_parts = min_i64(ceil_div(s->w->outputs, PANEL_SIZE), workers);
     s->column_parts = min_i64(ceil_div(workers, s->filter_parts), s->panels);
