@@ -313,6 +313,7 @@ cdef class EngineHandle:
         self.engine.run_index = 0
         self.bfloat16_engine = self.engine
         self.bfloat16_engine.bfloat16 = not has_amx
+        self.bfloat16_engine.rounds = 1
         self.bfloat16_engine.gemm_float32 = gemm_bfloat16
         self.bfloat16_engine.gemm_float32_serial = gemm_bfloat16_serial
         self.float32_nodes = ()

@@ -54,11 +54,12 @@ typedef struct Engine {
     int64_t workspace_floats;
     int64_t shared_workspace;         /* index of the shared buffer */
     int32_t bfloat16;                 /* whether gemm_float32, gemm_float32_serial and step_gemm round their operands to bfloat16 on vector units */
+    int32_t rounds;                   /* whether products take bfloat16 operands, on AMX tiles or on vector units */
     int32_t amx;                      /* whether AMX tiles may be used (matmul/amx_tiles.h); implicit_gemm requires them, or bfloat16 */
     void (*implicit_gemm)(const struct Engine *engine, const struct ImplicitGemm *product);
     uint64_t seed;                    /* of the session */
     uint64_t run_index;               /* number of train steps: the counter of counter-based random numbers */
-    /* where products take bfloat16 operands, else NULL: packs the weights of a recurrent layer, and multiplies by them, on the calling worker (matmul/step_gemm.h) */
+    /* if rounds: packs the weights of a recurrent layer, and multiplies by them, on the calling worker (matmul/step_gemm.h) */
     void (*pack_step_weights)(const float *weights, int transposed, int64_t depth, int64_t columns, void *panels);
     void (*step_gemm)(const struct Engine *engine, int64_t worker, int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t lda,
                       const void *panels, int accumulate, float *c, int64_t ldc);

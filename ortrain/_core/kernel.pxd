@@ -37,6 +37,7 @@ cdef extern from "kernel.h" nogil:
         int64_t workspace_floats
         int64_t shared_workspace
         int32_t bfloat16
+        int32_t rounds
         int32_t amx
         void *implicit_gemm
         uint64_t seed

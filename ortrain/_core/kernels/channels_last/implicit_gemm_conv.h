@@ -4,7 +4,7 @@
  *   data gradient    dx is divided into one phase per remainder of (row, column) by the strides. All pixels of a phase are covered by the same taps, so each
  *                    phase is a GEMM of an im2col matrix of dy with the filters of these taps.
  *   weight gradient  dw [filters, taps * channels] = dy^T im2col(x)
- * Filters are transposed from ONNX's [k, c, taps] to [k, taps, c] first. The planner chooses these kernels instead of direct, im2col and strided Winograd
+ * Filters are transposed from ONNX's [k, c, taps] to [k, taps, c] where the GEMM asks for that, and gradients of weights back. The planner chooses these kernels instead of direct, im2col and strided Winograd
  * convolutions, and on bfloat16 tiles of others, too (method_of in ops/shared/conv_algorithms.py). */
 
 #define V NAMED(Vector)
@@ -51,14 +51,22 @@ static void NAMED(transpose_filter_back)(const REAL *transposed, int64_t channel
         for (int64_t t = 0; t < taps; t++) w[c * taps + t] = transposed[t * channels + c];
 }
 
-/* A work item is one filter. */
-typedef struct NAMED(FilterTranspose) { const REAL *from; REAL *to; int64_t taps, channels; int inverse; } NAMED(FilterTranspose);
+/* A work item is one filter. done: whether it has been transposed, of those whose transpose is asked for. */
+typedef struct NAMED(FilterTranspose) { const REAL *from; REAL *to; int64_t filters, taps, channels; int inverse, done; } NAMED(FilterTranspose);
 
 static void NAMED(transpose_filter_item)(void *context, int64_t filter, int64_t worker)
 {
     const NAMED(FilterTranspose) *s = context; (void)worker;
     int64_t start = filter * s->channels * s->taps;
     (s->inverse ? NAMED(transpose_filter_back) : NAMED(transpose_filter))(s->from + start, s->channels, s->taps, s->to + start);
+}
+
+/* ImplicitGemm's fill_b */
+static void NAMED(transpose_filters)(const Engine *e, const ImplicitGemm *p)
+{
+    NAMED(FilterTranspose) *s = p->filling;
+    if (!s->done) e->parallel_for(e, NAMED(transpose_filter_item), s, s->filters);
+    s->done = 1;
 }
 
 /* Return the implicit GEMM over im2col(x), without its other operand. */
@@ -79,10 +87,11 @@ static ImplicitGemm NAMED(implicit_gemm_of_input)(const Geometry *g, const REAL 
 static void NAMED(implicit_gemm_forward)(const Engine *e, const Geometry *g, const REAL *x, const REAL *w, const REAL *bias, REAL *y, REAL *transposed)
 {
     ImplicitGemm p = NAMED(implicit_gemm_of_input)(g, x);
-    NAMED(FilterTranspose) filter_transpose = { w, transposed, p.windows.taps, g->channels, 0 };
-    e->parallel_for(e, NAMED(transpose_filter_item), &filter_transpose, g->filters);
+    NAMED(FilterTranspose) filter_transpose = { w, transposed, g->filters, p.windows.taps, g->channels, 0, 0 };
     p.b = (const float *)transposed; p.channel_step = 1; p.output_step = p.windows.taps * g->channels;
-    for (int64_t t = 0; t < p.windows.taps; t++) p.starts[t] = t * g->channels;
+    p.weights = (const float *)w; p.weight_channel_step = p.windows.taps; p.weight_output_step = p.output_step;
+    for (int64_t t = 0; t < p.windows.taps; t++) { p.starts[t] = t * g->channels; p.numbers[t] = t; }
+    p.fill_b = NAMED(transpose_filters); p.filling = &filter_transpose;
     p.bias = (const float *)bias;
     p.c = (float *)y; p.column_step = g->filters; p.row_step = g->out_columns * g->filters; p.image_step = g->out_rows * p.row_step;
     e->implicit_gemm(e, &p);
@@ -98,10 +107,12 @@ static void NAMED(clear_phase)(const Geometry *g, REAL *dx, int64_t y, int64_t x
 }
 
 /* Compute the pixels (y, x) + multiples of the strides of dx. */
-static void NAMED(implicit_gemm_phase)(const Engine *e, const Geometry *g, const REAL *dy, const REAL *transposed, REAL *dx, int64_t y, int64_t x)
+static void NAMED(implicit_gemm_phase)(const Engine *e, const Geometry *g, const REAL *dy, NAMED(FilterTranspose) *filters, REAL *dx, int64_t y, int64_t x)
 {
     int64_t taps = g->kernel_y * g->kernel_x;
-    ImplicitGemm p = { .outputs = g->channels, .b = (const float *)transposed, .channel_step = taps * g->channels, .output_step = 1 };
+    ImplicitGemm p = { .outputs = g->channels, .b = (const float *)filters->to, .channel_step = taps * g->channels, .output_step = 1,
+                       .weights = (const float *)filters->from, .weight_channel_step = taps * g->channels, .weight_output_step = taps,
+                       .fill_b = NAMED(transpose_filters), .filling = filters };
     p.windows = (Windows){ .pixels = (const float *)dy, .images = g->images, .rows = g->out_rows, .columns = g->out_columns, .channels = g->filters,
                            .out_rows = ceil_div(g->rows - y, g->stride_y), .out_columns = ceil_div(g->columns - x, g->stride_x), .stride_y = 1, .stride_x = 1 };
     for (int64_t t = taps - 1; t >= 0; t--) {       /* pixels of a row from left to right, side by side in memory */
@@ -109,6 +120,7 @@ static void NAMED(implicit_gemm_phase)(const Engine *e, const Geometry *g, const
         if (dy_row % g->stride_y || dy_column % g->stride_x) continue;
         p.windows.offsets[p.windows.taps][0] = dy_row / g->stride_y;
         p.windows.offsets[p.windows.taps][1] = dy_column / g->stride_x;
+        p.numbers[p.windows.taps] = t;
         p.starts[p.windows.taps++] = t * g->channels;
     }
     p.c = (float *)dx + (y * g->columns + x) * g->channels;
@@ -119,16 +131,15 @@ static void NAMED(implicit_gemm_phase)(const Engine *e, const Geometry *g, const
 
 static void NAMED(implicit_gemm_data_gradient)(const Engine *e, const Geometry *g, const REAL *dy, const REAL *w, REAL *dx, REAL *transposed)
 {
-    NAMED(FilterTranspose) filter_transpose = { w, transposed, g->kernel_y * g->kernel_x, g->channels, 0 };
-    e->parallel_for(e, NAMED(transpose_filter_item), &filter_transpose, g->filters);
+    NAMED(FilterTranspose) filter_transpose = { w, transposed, g->filters, g->kernel_y * g->kernel_x, g->channels, 0, 0 };
     for (int64_t y = 0; y < min_i64(g->stride_y, g->rows); y++)
-        for (int64_t x = 0; x < min_i64(g->stride_x, g->columns); x++) NAMED(implicit_gemm_phase)(e, g, dy, transposed, dx, y, x);
+        for (int64_t x = 0; x < min_i64(g->stride_x, g->columns); x++) NAMED(implicit_gemm_phase)(e, g, dy, &filter_transpose, dx, y, x);
 }
 
 static void NAMED(implicit_gemm_weight_gradient)(const Engine *e, const Geometry *g, const REAL *dy, const REAL *x, REAL *dw, REAL *transposed)
 {
     ImplicitGemm p = NAMED(implicit_gemm_of_input)(g, x);
-    NAMED(FilterTranspose) filter_transpose = { transposed, dw, p.windows.taps, g->channels, 1 };
+    NAMED(FilterTranspose) filter_transpose = { transposed, dw, g->filters, p.windows.taps, g->channels, 1, 0 };
     p.filters = (const float *)dy;
     p.c = (float *)transposed;
     e->implicit_gemm(e, &p);

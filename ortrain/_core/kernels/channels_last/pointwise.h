@@ -24,7 +24,7 @@ static int NAMED(suits_pointwise)(const Engine *e, int64_t pixels, int64_t outpu
 {
     int whole = outputs % NAMED(PANEL) == 0 && depth % W == 0;
     return VECTOR_BYTES == 64 && sizeof(REAL) == 4 && pixels >= POINTWISE_PIXELS && whole && (transposed || !NAMED(has_wide_rows)(outputs, depth))
-        && !e->bfloat16 && !suits_amx(e, pixels, outputs, depth);
+        && !e->bfloat16 && !runs_on_tiles(e, pixels, outputs, depth);
 }
 
 /* Pack one panel of w for all blocks of the depth. */

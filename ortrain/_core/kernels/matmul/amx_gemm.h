@@ -348,6 +348,7 @@ static void amx_implicit_gemm(const Engine *engine, const ImplicitGemm *w)
         p.a = (Operand){ w->filters, w->outputs, p.m, p.k, 0, 0, 0, 0, 0 };
         p.b = (Operand){ 0, 0, p.n, p.k, 0, 1, 0, 0, v };
     } else {
+        w->fill_b(engine, w);
         p.m = points; p.n = w->outputs; p.k = columns; p.windows = w;
         p.a = (Operand){ 0, 0, p.m, p.k, 1, 0, 0, 0, v };
         p.b = (Operand){ w->b, w->channel_step == 1 ? w->output_step : w->channel_step, p.n, p.k, w->channel_step == 1, 1, v->channels, w->starts, 0 };

@@ -31,14 +31,17 @@ static inline void next_point(const Windows *v, Point *at)
 }
 
 /* filters is NULL: c [points, outputs] = windows b + bias. Element (t, j, k) of b [taps, channels, outputs] is at b + starts[t] + j * channel_step
- * + k * output_step, and one of the two steps is 1. The row of c for point (image, y, x) is at c + image * image_step + y * row_step + x * column_step.
+ * + k * output_step, and one of the two steps is 1; it is also at weights + numbers[t] + j * weight_channel_step + k * weight_output_step. b holds nothing until
+ * fill_b(engine, this) has been called. The row of c for point (image, y, x) is at c + image * image_step + y * row_step + x * column_step.
  *
- * filters [points, outputs] is not NULL: c [outputs, taps * channels] = filters^T windows, without bias; b, starts and the steps are unused. */
+ * filters [points, outputs] is not NULL: c [outputs, taps * channels] = filters^T windows, without bias; what concerns b and weights is unused. */
 typedef struct ImplicitGemm {
     Windows windows;
     int64_t outputs;
-    const float *b, *filters, *bias;
-    int64_t starts[MAX_WINDOW_TAPS], channel_step, output_step;
+    const float *b, *filters, *bias, *weights;
+    int64_t starts[MAX_WINDOW_TAPS], channel_step, output_step, numbers[MAX_WINDOW_TAPS], weight_channel_step, weight_output_step;
+    void (*fill_b)(const struct Engine *engine, const struct ImplicitGemm *product);
+    void *filling;                                  /* for fill_b */
     float *c;
     int64_t image_step, row_step, column_step;
 } ImplicitGemm;

@@ -122,6 +122,7 @@ static void implicit_gemm_of_pairs(const Engine *engine, const ImplicitGemm *w)
     const Windows *v = &w->windows;
     WindowGemm s = { .engine = engine, .w = w, .points = v->images * v->out_rows * v->out_columns, .tap_pairs = packed_depth(v->channels) };
     s.row_pairs = v->taps * s.tap_pairs;
+    if (!w->filters) w->fill_b(engine, w);
     find_runs(&s, 1);
     if (w->filters ? multiply_filters_by_bands(&s) : multiply_bands(&s)) return;
     find_runs(&s, v->channels % 2 == 0);

@@ -12,12 +12,7 @@ enum {
     PACKED_TILES = 8,                               /* tiles of columns that are packed together */
     MAX_PAIRED_COLUMNS = 256,                       /* of an item where A is transposed: their pairs take 256 KiB */
     ROWS_OF_LARGE_B = 256, LARGE_B = 1 << 18,       /* rows of A that are rounded together, where B has at least so many pairs */
-    GEMM_DEPTH = 512,                               /* of a block, where A is transposed */
-    /* Limits of suits_tiled_gemm and is_faster_in_panels. Below, a product is faster in float32 vectors (4096 x 16 x 16: 20 µs against 25; 128 x 64 x 8: 3.6
-     * and 4.4; but 128 x 10 x 128: 6.7 and 4.3), and above, packing while tiles are multiplied is faster (512 x 2048 x 512: 1.35 ms against 1.8; 256 x 256
-     * transposed, depth 256: 79 µs and 94; but 1040 x 512 x 128: 0.25 ms and 0.19). */
-    LEAST_SIDE = 8, LEAST_DEPTH = 24, LEAST_PRODUCTS = 1 << 17, LEAST_WEIGHTS = 512,
-    MOST_PACKED = 1 << 16, LEAST_ROWS = 128, MOST_WEIGHTS = 1 << 15
+    GEMM_DEPTH = 512                                /* of a block, where A is transposed */
 };
 
 typedef struct TiledGemm {
@@ -185,12 +180,6 @@ static int multiply_blocks_of_depth(TiledGemm *g)
         e->parallel_for(e, multiply_paired_columns_item, g, ceil_div(g->n, g->width));
     }
     return 1;
-}
-
-/* Return whether tiles of rounded operands are faster than float32 vectors. */
-static inline int suits_tiled_gemm(int transposed_a, int64_t m, int64_t n, int64_t k)
-{
-    return min_i64(m, n) >= LEAST_SIDE && k >= LEAST_DEPTH && m * n * k >= LEAST_PRODUCTS && (!transposed_a || m * n >= LEAST_WEIGHTS);
 }
 
 /* Return whether amx_gemm.h, which packs panels while others are multiplied, is faster than rounding operands first. */

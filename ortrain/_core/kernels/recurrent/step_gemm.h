@@ -15,7 +15,7 @@ static inline int64_t panels_double(int64_t depth, int64_t columns) { return dep
 /* Pack weights [depth, columns], or [columns, depth] if `transposed`, both contiguous. */
 static void pack_weights_float(const Engine *engine, const float *weights, int transposed, int64_t depth, int64_t columns, float *panels)
 {
-    if (engine->pack_step_weights) engine->pack_step_weights(weights, transposed, depth, columns, panels);
+    if (engine->rounds) engine->pack_step_weights(weights, transposed, depth, columns, panels);
     else pack_step_weights(weights, transposed, depth, columns, panels);
 }
 
@@ -23,7 +23,7 @@ static void pack_weights_float(const Engine *engine, const float *weights, int t
 static void step_gemm_float(const Engine *engine, int64_t worker, int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t lda,
                             const float *panels, int accumulate, float *c, int64_t ldc)
 {
-    if (engine->step_gemm) engine->step_gemm(engine, worker, rows, columns, depth, a, lda, panels, accumulate, c, ldc);
+    if (engine->rounds) engine->step_gemm(engine, worker, rows, columns, depth, a, lda, panels, accumulate, c, ldc);
     else multiply_time_step(rows, columns, depth, a, lda, panels, accumulate, c, ldc);
 }
 
