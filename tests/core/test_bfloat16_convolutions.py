@@ -38,6 +38,7 @@ TILED = [
     ((2, 40, 41, 64), (64, 64, 3, 3), SAME | {"strides": (3, 2)}),                                       # classes of pixels with different taps
     ((2, 33, 34, 3), (16, 3, 7, 7), {"strides": (2, 2), "pads": (3, 3, 3, 3)}),                          # channels that are padded to 4,
     ((2, 28, 28, 1), (17, 1, 5, 5), {"pads": (2, 2, 2, 2)}),                                               # and to 2
+    *(((2, 1, 90, channels), (9, channels, 1, 21), {"pads": (0, 10, 0, 10)}) for channels in (1, 2, 3)),  # padded further, as tiles cover 21 taps
     ((2, 5, 70, 8), (5, 8, 3, 3), SAME | {"strides": (1, 3)}),                                           # fewer filters than a tile
     ((17, 5, 5, 64), (40, 64, 3, 3), SAME | {"strides": (2, 2)}),                                        # several images in a band
     ((9, 3, 4, 32), (33, 32, 3, 3), SAME),

@@ -47,12 +47,12 @@ static inline PixelRange pixels_of_band(const WindowGemm *s)
 
 /* ---- windows times filters */
 
-/* to [pixels, pixel] = the pairs of pixels of an odd number of channels, 1 or 3. Writes whole vectors. */
+/* to [pixels, pixel] = the pairs of pixels of at most 3 channels, 1 or 2 for each. Writes whole vectors. */
 static inline void round_narrow_pixels(const scalar *from, int64_t pixels, int64_t channels, int64_t pixel, packed *to)
 {
 #if VECTOR_BYTES == 64
     const int64_t each = LANES / (2 * pixel), step = each * channels;       /* pixels of a vector */
-    const __mmask16 mask = pixel == 1 ? 0x5555 : channels == 1 ? 0x1111 : 0x7777;
+    const __mmask16 mask = (__mmask16)(((1u << channels) - 1) * (pixel == 1 ? 0x5555 : 0x1111));
     for (int64_t x = 0; x < pixels; x += 2 * each, from += 2 * step, to += LANES) {
         int64_t front = min_i64(each, pixels - x), back = max_i64(0, min_i64(each, pixels - x - each));
         vector low = (vector)_mm512_maskz_expandloadu_ps((__mmask16)(mask & ((1u << 2 * pixel * front) - 1)), from);

@@ -186,6 +186,12 @@ static int multiply_blocks_of_depth(TiledGemm *g)
 static inline int is_faster_in_panels(const Engine *e, int transposed_a, int64_t m, int64_t n, int64_t k)
 { return suits_amx(e, m, n, k) && (transposed_a ? m * n > MOST_WEIGHTS : n * k > MOST_PACKED || m < LEAST_ROWS); }
 
+static int multiply_on_tiles(TiledGemm *g, int transposed_a)
+{
+    if (transposed_a && g->transposed_b) return 0;
+    return transposed_a ? multiply_blocks_of_depth(g) : multiply_rows(g);
+}
+
 /* Compute a GEMM with the arguments of parallel_gemm on tiles and return 1, or return 0 where that is not possible or not faster. */
 static int tiled_gemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                       const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
@@ -193,8 +199,7 @@ static int tiled_gemm(const Engine *engine, int transposed_a, int transposed_b, 
     TiledGemm g = { .engine = engine, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .bias = bias, .c = c, .alpha = alpha,
                     .transposed_b = transposed_b, .accumulate = accumulate, .relu = relu };
     if (!engine->amx || !suits_tiled_gemm(transposed_a, m, n, k) || is_faster_in_panels(engine, transposed_a, m, n, k)) return 0;
-    if (transposed_a && transposed_b) return 0;
-    return transposed_a ? multiply_blocks_of_depth(&g) : multiply_rows(&g);
+    return multiply_on_tiles(&g, transposed_a);
 }
 
 /* Run work items on the calling worker. */
@@ -204,15 +209,18 @@ static void run_items(const Engine *engine, WorkItem work, void *context, int64_
     for (int64_t i = 0; i < items; i++) work(context, i, 0);
 }
 
-/* tiled_gemm on the calling worker, for use inside a work item: both workspaces are halves of the worker's. */
+/* tiled_gemm on the calling worker, for use inside a work item: both workspaces are halves of the worker's. Sizes that are faster in panels are computed, too,
+ * as those are not on one worker. */
 static int tiled_gemm_serial(const Engine *engine, int64_t worker, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha,
                              const float *a, int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
 {
-    if (!engine->amx || !suits_tiled_gemm(transposed_a, m, n, k)) return 0;
     Engine serial = *engine;
+    TiledGemm g = { .engine = &serial, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .bias = bias, .c = c, .alpha = alpha,
+                    .transposed_b = transposed_b, .accumulate = accumulate, .relu = relu };
+    if (!engine->amx || !suits_tiled_gemm(transposed_a, m, n, k)) return 0;
     serial.pool = NULL; serial.workers = 1; serial.parallel_for = run_items;
     serial.workspaces = (float *)workspace_of(engine, worker); serial.workspace_floats = engine->workspace_floats / 2; serial.shared_workspace = 1;
-    return tiled_gemm(&serial, transposed_a, transposed_b, m, n, k, alpha, a, lda, b, ldb, accumulate, c, ldc, bias, relu);
+    return multiply_on_tiles(&g, transposed_a);
 }
 
 /* ---- time steps of recurrent layers (step_gemm.h) */

@@ -1,8 +1,8 @@
 /* Engine's implicit_gemm (matmul/implicit_gemm.h) on AMX tiles, of operands rounded to bfloat16: windows are read in place.
  *
  * A band of an image (overlapping_windows.h) is rounded once, with its padding. Its points follow each other at a constant step, from one row to the next, so
- * any 16 of them are a tile for each tap: those behind the end of a row are computed and dropped. With strides, rows of the band that are stride_y apart lie
- * side by side. For the weight gradient the points of the filters' rows, followed by zeros up to those of the band, are the depth. */
+ * any 16 of them are a tile for each tap: those behind the end of a row are computed and dropped. With strides, rows of the band that are stride_y apart
+ * follow each other in memory. For the weight gradient the points of the filters' rows, followed by zeros up to those of the band, are the depth. */
 #ifndef ORTRAIN_TILED_WINDOWS_H
 #define ORTRAIN_TILED_WINDOWS_H
 #include "matmul/overlapping_windows.h"
@@ -14,7 +14,7 @@ enum {
     TILED_ITEMS = 8,                                /* to aim at, where several images are a band */
     TILED_ROWS = 1024,                              /* points of a band */
     MERGED_ROWS = 128,                              /* points of a band of several images */
-    DEEP_POINTS = 640,                            /* see is_deep */
+    DEEP_POINTS = 640,                              /* see is_deep */
     TILED_DEPTH = 512                               /* points of a block of the weight gradient: 32 filters fill most of the L1 cache */
 };
 
