@@ -12,7 +12,7 @@ cdef extern from "matmul/gemm_bfloat16.h" nogil:
     void parallel_gemm(const Engine *engine, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                        const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
     int gemm_on_tiles(const Engine *engine, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                 const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
+                      const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
     int tiled_gemm_serial(const Engine *engine, int64_t worker, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                           int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
     void pack_tiled_step_weights(const float *weights, int transposed, int64_t depth, int64_t columns, void *panels)
