@@ -1,11 +1,11 @@
-"""Recurrent layers and attention on AMX tiles: as in float32 but for the rounding of operands, with the same bits for any number of workers."""
+"""Recurrent layers, attention and 1 x 1 convolutions on AMX tiles: as in float32 but for rounded operands, with the same bits for any number of workers."""
 
 import numpy as np
 import pytest
 
 from tests.core.test_convolution import has_amx
 from tests.ops.harness import run_kernel
-from tests.ops.samples import Sample
+from tests.ops.samples import Sample, channels_last, planes
 from tests.ops.samples.fused_attention import attend
 
 pytestmark = has_amx
@@ -27,7 +27,15 @@ def layer(kind, gates, hidden, inputs=20, rows=21, steps=4):
     return Sample(kind, [rng.uniform(-0.4, 0.4, shape) for shape in shapes], None, {"hidden_size": hidden, "direction": "bidirectional"}, outputs=2)
 
 
-SAMPLES = [*(sample for sizes in ((70, 70, 32), (129, 65, 40), (300, 310, 24)) for sample in attention(*sizes)),
+def pointwise(operators, x, w, **attributes):
+    """Return samples of a 1 x 1 convolution and of its gradients. operators: the module with samples of them."""
+    return [operators.forward("", x, w, attributes), operators.backward("", x, w, attributes)]
+
+
+POINTWISE = [*pointwise(planes, (2, 96, 35, 33), (64, 96, 1, 1)), *pointwise(planes, (3, 30, 20, 21), (17, 30, 1, 1)),
+             *pointwise(channels_last, (4, 30, 31, 25), (40, 25, 1, 1)), *pointwise(channels_last, (5, 60, 60, 48), (12, 48, 1, 1), strides=(2, 2)),
+             *pointwise(channels_last, (4, 48, 48, 64), (96, 64, 1, 1))]
+SAMPLES = [*POINTWISE, *(sample for sizes in ((70, 70, 32), (129, 65, 40), (300, 310, 24)) for sample in attention(*sizes)),
            *(layer(kind, gates, hidden) for kind, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1)) for hidden in (5, 33, 64))]
 
 
