@@ -86,11 +86,12 @@ class SessionOptions:
     enable_amx: compute large matrix multiplications on AMX tiles where the processor has them. In float32 they are up to 1.9 times as fast, and each number is
     split into three bfloat16 parts that together have all its bits, so results are at least as accurate. In bfloat16 each number is one part, and what is too
     small for tiles stays in float32.
-    precision: "float32", or "bfloat16" for matrix multiplications, those of attention, of convolutions and of recurrent layers included, whose operands are rounded to bfloat16 (8 significant bits) and whose products are added in float32. Large activations that only the backward
-    pass still reads are kept in bfloat16 where that lowers the peak of the memory. All else, weights and optimizers included, stays float32. Products are up
-    to 1.9 times as fast on a Zen 4 and 4 times on AMX tiles. Those of ARM processors with BF16 were run in an emulator only; sums round in another way there.
-    Elsewhere, operands are rounded in the same way, but products are slower than in float32. "auto" is "bfloat16" where the processor multiplies such numbers
-    faster, else "float32".
+    precision: "float32", or "bfloat16" for matrix multiplications, those of attention, of convolutions and of recurrent layers included, whose operands are
+    rounded to bfloat16 (8 significant bits) and whose products are added in float32. Large activations that only the backward pass still reads are kept in
+    bfloat16 where that lowers the peak of the memory. All else, weights and optimizers included, stays float32. Products are up to 1.9 times as fast on a
+    Zen 4 and 4 times on AMX tiles. Those of ARM processors with BF16 were run in an emulator only; sums round in another way there. Elsewhere, operands are
+    rounded in the same way, but products are slower than in float32. "auto" is "bfloat16" where the processor multiplies such numbers faster, else
+    "float32".
     float32_nodes: exceptions from precision: names of nodes of the model, or patterns of them such as "/decoder/*", and names of operators such as "Gemm".
     Their matrix multiplications and those of their gradients stay in float32. A node into which several were fused has the name of one of them, as profiles
     show it.
