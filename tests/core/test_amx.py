@@ -29,7 +29,7 @@ SHAPES = [
 ]
 ROUNDED_FIRST = [(300, 40, 100), (129, 17, 61), (2000, 24, 33), (70, 9, 700), (600, 100, 90), (45, 56, 3000), (33, 90, 1025)]
 """Products of one part whose operands are rounded before they are multiplied (matmul/tiled_gemm.h): deep ones in blocks where the first is transposed."""
-LEAST_SIDE, LEAST_DEPTH, LEAST_PRODUCTS, LEAST_WEIGHTS, MOST_PACKED, LEAST_ROWS, MOST_WEIGHTS, DEPTH_OF_BLOCK = 8, 24, 1 << 17, 512, 1 << 16, 128, 1 << 15, 512
+LEAST_SIDE, LEAST_DEPTH, LEAST_PRODUCTS, LEAST_WEIGHTS, MOST_PACKED, LEAST_ROWS, MOST_WEIGHTS, DEPTH_OF_BLOCK = 8, 24, 1 << 17, 512, 1 << 19, 128, 1 << 15, 512
 
 
 def panels(size):

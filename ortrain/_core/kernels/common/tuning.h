@@ -118,9 +118,9 @@ enum {
 enum { MIN_TILED_SIDE = 48, MIN_TILED_DEPTH = 64, MIN_TILED_PRODUCTS = 1 << 20, MIN_FILLED = 70 /* percent */ };
 /* Of products whose operands are rounded to bfloat16 first (matmul/tiled_gemm.h), on a Granite Rapids. Below the least sizes, a product is faster in float32
  * vectors (4096 x 16 x 16: 20 µs against 25; 128 x 64 x 8: 3.6 and 4.4; but 128 x 10 x 128: 6.7 and 4.3). Above MOST_PACKED columns times depth, or
- * MOST_WEIGHTS rows times columns where A is transposed, packing while tiles are multiplied is faster (512 x 2048 x 512: 1.35 ms against 1.8; 256 x 256
- * transposed, depth 256: 79 µs and 94; but 1040 x 512 x 128: 0.25 ms and 0.19). */
-enum { LEAST_SIDE = 8, LEAST_DEPTH = 24, LEAST_PRODUCTS = 1 << 17, LEAST_WEIGHTS = 512, MOST_PACKED = 1 << 16, LEAST_ROWS = 128, MOST_WEIGHTS = 1 << 15 };
+ * MOST_WEIGHTS rows times columns where A is transposed, packing while tiles are multiplied is faster (512 x 2048 x 512: 1.3 ms against 1.8; 512 x 128
+ * transposed, depth 1040: 0.27 and 0.31; but 1024 x 1024 x 256: 0.73 ms and 0.53). */
+enum { LEAST_SIDE = 8, LEAST_DEPTH = 24, LEAST_PRODUCTS = 1 << 17, LEAST_WEIGHTS = 512, MOST_PACKED = 1 << 19, LEAST_ROWS = 128, MOST_WEIGHTS = 1 << 15 };
 #ifdef BFLOAT16_PAIRS
 /* A chunk is 512 deep, such that the L1 cache holds a panel of 32 KiB beside the sums of a block: estimated, not measured. */
 enum { BFLOAT16_PARTS = 1, CHUNK_STEPS = 16 };
