@@ -28,9 +28,9 @@ def numbers_in_c() -> dict[str, set[int]]:
 
 
 COPIED = {name: value for module in (conv_algorithms, planes) for name, value in vars(module).items() if name.isupper() and isinstance(value, int)}
-PYTHON_ONLY = {"BLOCK_PIXELS", "DEPTHWISE_COLUMNS", "DEPTHWISE_TAPS", "DIRECT_WEIGHTS", "FEW_FILTERS", "GATHERED", "GROUPED_PIXELS", "MAX_PAIR_DEPTH",
-               "MAX_SUMS", "MIN_CHANNELS", "MIN_DEPTHWISE_PIXELS", "MIN_PAIR_PRODUCTS", "MIN_PAIR_SIDE", "MIN_PIXELS", "MIN_ROWS", "PRODUCT_WEIGHTS",
-               "ROOM", "ROW_WINOGRAD_SAVING", "SPREAD", "STRIDED_PLANES", "TILED_POINTS", "TILED_PRODUCTS"}
+PYTHON_ONLY = {"BLOCK_PIXELS", "DEPTHWISE_COLUMNS", "DEPTHWISE_TAPS", "DIRECT_WEIGHTS", "FEW_FILTERS", "FEW_SIDE", "GATHERED", "GROUPED_PIXELS",
+               "MAX_PAIR_DEPTH", "MAX_SUMS", "MIN_CHANNELS", "MIN_DEPTHWISE_PIXELS", "MIN_PAIR_PRODUCTS", "MIN_PAIR_SIDE", "MIN_PIXELS", "MIN_ROWS",
+               "PRODUCT_WEIGHTS", "ROOM", "ROW_WINOGRAD_SAVING", "SPREAD", "STRIDED_PLANES", "TILED_POINTS", "TILED_PRODUCTS"}
 """Constants that only planning uses, or that C derives in another way."""
 
 
