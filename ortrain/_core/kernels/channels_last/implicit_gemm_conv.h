@@ -4,8 +4,8 @@
  *   data gradient    dx is divided into one phase per remainder of (row, column) by the strides. All pixels of a phase are covered by the same taps, so each
  *                    phase is a GEMM of an im2col matrix of dy with the filters of these taps.
  *   weight gradient  dw [filters, taps * channels] = dy^T im2col(x)
- * Filters are transposed from ONNX's [k, c, taps] to [k, taps, c] where the GEMM asks for that, and gradients of weights back. The planner chooses these kernels instead of direct, im2col and strided Winograd
- * convolutions, and on bfloat16 tiles of others, too (method_of in ops/shared/conv_algorithms.py). */
+ * Filters are transposed from ONNX's [k, c, taps] to [k, taps, c] where the GEMM asks for that, and gradients of weights back. The planner chooses these
+ * kernels instead of direct, im2col and strided Winograd convolutions, and on bfloat16 tiles of others, too (method_of in ops/shared/conv_algorithms.py). */
 
 #define V NAMED(Vector)
 #define W NAMED(WIDTH)

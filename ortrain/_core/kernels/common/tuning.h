@@ -114,7 +114,7 @@ enum {
 /* ---- products on AMX tiles (matmul/amx_eligibility.h, matmul/amx_gemm.h) */
 #define PANEL_SIZE 32                               /* rows of A or columns of B: two tiles of 16 */
 /* Smaller products gain nothing in three parts: 32 columns 5 %, and 48 x 48, which fill half of 64 x 64, lose 40 %. The limits are the same in one part,
- * which is still twice as fast there as vectors of float32 (4096 x 48 x 64: 160 to 210 instead of 93 GFLOP/s). Smaller products have not been measured. */
+ * which is still twice as fast there as vectors of float32 (4096 x 48 x 64: 160 to 210 instead of 93 GFLOP/s); smaller ones have those below. */
 enum { MIN_TILED_SIDE = 48, MIN_TILED_DEPTH = 64, MIN_TILED_PRODUCTS = 1 << 20, MIN_FILLED = 70 /* percent */ };
 /* Of products whose operands are rounded to bfloat16 first (matmul/tiled_gemm.h), on a Granite Rapids. Below the least sizes, a product is faster in float32
  * vectors (4096 x 16 x 16: 20 µs against 25; 128 x 64 x 8: 3.6 and 4.4; but 128 x 10 x 128: 6.7 and 4.3). Above MOST_PACKED columns times depth, or

@@ -1,5 +1,6 @@
-/* The GEMM of bfloat16 operands: gemm_parallel.h with panels of bfloat16 pairs, and on AMX tiles amx_gemm.h in one part. Operands and results are float32;
- * operands are rounded to bfloat16 while they are packed, their products are added in float32. A module of its own, as gemm_float64.h is. */
+/* The GEMM of bfloat16 operands: gemm_parallel.h with panels of bfloat16 pairs, and on AMX tiles tiled_gemm.h, or amx_gemm.h in one part. Operands and results
+ * are float32; operands are rounded to bfloat16 before or while they are packed, their products are added in float32. A module of its own, as
+ * gemm_float64.h is. */
 #ifndef ORTRAIN_GEMM_BFLOAT16_H
 #define ORTRAIN_GEMM_BFLOAT16_H
 #define BFLOAT16_PAIRS

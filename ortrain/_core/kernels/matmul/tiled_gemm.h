@@ -63,17 +63,15 @@ static void pack_tiles_of_rows(const TiledGemm *g, int64_t column, int64_t colum
         for (int64_t j = 0; j < columns; j += TILE_SIZE) {
             int64_t used = min_i64(TILE_SIZE, columns - j);
             vector second = next ? load_part(next + j, used) : (vector){0};
-            *(int_vector *)(to + j * g->pairs + p * TILE_SIZE) = pairs_of(load_part(row + j, used), second);
+            *(unaligned_int_vector *)(to + j * g->pairs + p * TILE_SIZE) = pairs_of(load_part(row + j, used), second);
         }
     }
 }
 
 /* Pack some columns of B, tiles of 16 columns: [pairs, 16] each. */
-static void pack_columns_item(void *context, int64_t item, int64_t worker)
+static void pack_columns(const TiledGemm *g, int64_t column, int64_t columns, packed *to)
 {
-    const TiledGemm *g = context; (void)worker;
-    int64_t column = item * PACKED_TILES * TILE_SIZE, columns = min_i64(PACKED_TILES * TILE_SIZE, g->columns - column), filled = packed_depth(g->k);
-    packed *to = workspace_of(g->engine, g->engine->shared_workspace) + column * g->pairs;
+    const int64_t filled = packed_depth(g->k);
     if (!g->transposed_b) pack_tiles_of_rows(g, column, columns, to);
     for (int64_t j = 0; j < columns; j += TILE_SIZE) {
         packed *tile = to + j * g->pairs;
@@ -81,6 +79,13 @@ static void pack_columns_item(void *context, int64_t item, int64_t worker)
             pack_transposed(g->b + (g->start + column + j) * g->ldb, g->ldb, min_i64(TILE_SIZE, columns - j), g->k, tile, TILE_SIZE);
         memset(tile + filled * TILE_SIZE, 0, (size_t)((g->pairs - filled) * TILE_SIZE) * sizeof(packed));
     }
+}
+static void pack_columns_item(void *context, int64_t item, int64_t worker)
+{
+    const TiledGemm *g = context; (void)worker;
+    int64_t column = item * PACKED_TILES * TILE_SIZE;
+    pack_columns(g, column, min_i64(PACKED_TILES * TILE_SIZE, g->columns - column),
+                 workspace_of(g->engine, g->engine->shared_workspace) + column * g->pairs);
 }
 
 /* Multiply some rows of A by the packed columns of B. */
@@ -228,14 +233,9 @@ static int tiled_gemm_serial(const Engine *engine, int64_t worker, int transpose
 /* Pack weights [depth, columns], or [columns, depth] if `transposed`, both contiguous. panels: room for depth * round_to_lanes(columns) floats. */
 static void pack_tiled_step_weights(const float *weights, int transposed, int64_t depth, int64_t columns, void *panels)
 {
-    const int64_t pairs = padded_pairs(1, packed_depth(depth)), filled = packed_depth(depth);
-    for (int64_t column = 0; column < columns; column += TILE_SIZE) {
-        packed *tile = (packed *)panels + column * pairs;
-        int64_t used = min_i64(TILE_SIZE, columns - column);
-        if (transposed) pack_transposed(weights + column * depth, depth, used, depth, tile, TILE_SIZE);
-        else pack_rows(weights + column, columns, used, depth, tile, TILE_SIZE);
-        memset(tile + filled * TILE_SIZE, 0, (size_t)((pairs - filled) * TILE_SIZE) * sizeof(packed));
-    }
+    const TiledGemm g = { .b = weights, .ldb = transposed ? depth : columns, .k = depth, .transposed_b = transposed,
+                          .pairs = padded_pairs(1, packed_depth(depth)) };
+    pack_columns(&g, 0, columns, panels);
 }
 
 /* c [rows, columns] = a [rows, depth] times packed weights, or += if `accumulate`. */

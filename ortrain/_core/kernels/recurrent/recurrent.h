@@ -40,7 +40,7 @@ typedef struct Recurrence {
 static Recurrence recurrence_of(const KernelArgs *args, int64_t gates, int64_t lengths)
 {
     const int64_t *s = args->ints;
-    int is_tiled = args->engine->rounds && args->engine->amx;                    /* tiles have 16 rows (lstm's step: 3.0 to 2.4 ms) */
+    int is_tiled = args->engine->rounds && args->engine->amx;                    /* tiles have 16 rows (lstm's step: 3.0 to 2.5 ms) */
     int64_t block = gates * s[3] * s[3] <= KEPT_WEIGHTS && !is_tiled ? SMALL_BLOCK : LARGE_BLOCK;
     return (Recurrence){ .args = args, .steps = s[0], .rows = s[1], .inputs = s[2], .hidden = s[3], .directions = s[4], .kind = s[5], .option = s[6],
                          .gates = gates, .block = block, .blocks = (s[1] + block - 1) / block, .y_strides = s + 7, .dy_strides = s + 10,
